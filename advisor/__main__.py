@@ -1,0 +1,5 @@
+"""`python -m advisor` is `advise`."""
+
+from advisor.cli import main
+
+main()

@@ -1,0 +1,143 @@
+"""An Analysis on one screen.
+
+Owns wording and layout; every number comes from the Analysis and has its unit. Says what was assumed
+and ends with the next command.
+"""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from advisor.advice.analysis import Analysis
+from advisor.advice.plan import Plan
+from advisor.workload.model import Distribution
+from engine.config import PoolConfig
+
+_SHOWN_FIELDS = (
+    "batching", "token_budget", "max_seqs", "prefix_cache", "queue_policy", "kv_tokens", "block_size",
+    "devices_per_instance",
+)  # fmt: skip
+
+
+def show_analysis(console: Console, analysis: Analysis) -> None:
+    """Print the whole analysis, one screen."""
+    _show_log(console, analysis)
+    _show_measures(console, analysis)
+    _show_traits(console, analysis)
+    _show_findings(console, analysis)
+    if analysis.plan is not None:
+        _show_plan(console, analysis.plan)
+    elif analysis.plan_reason:
+        _row(console, "plan", f"none: {analysis.plan_reason}")
+    if analysis.unknown:
+        paths = ", ".join(entry.path for entry in analysis.unknown[:4])
+        more = f" and {len(analysis.unknown) - 4} more" if len(analysis.unknown) > 4 else ""
+        _row(console, "unknown", f"{paths}{more}   (why and how to get them: --json, `unknown`)")
+
+
+def _show_log(console: Console, analysis: Analysis) -> None:
+    log, arrivals = analysis.log, analysis.arrivals
+    rate = f" ({arrivals.rate_rps:.2f}/s" if arrivals.rate_rps else ""
+    peak = arrivals.peak_rps.get("10")
+    rate += f", {peak:.1f}/s in the busiest 10 s" if rate and peak else ""
+    _row(console, "log", f"{log.requests:,} requests over {_duration(log.span_s)}{rate + ')' if rate else ''}")
+    skipped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(log.skipped.items()))
+    lines = f"{log.lines:,} lines of {log.files} file{'s' if log.files > 1 else ''}, {log.format}"
+    _row(console, "", f"{lines}; skipped: {skipped or 'none'}")
+    if len(log.models) > 1:
+        _row(console, "", "models: " + ", ".join(f"{m.name} {m.requests:,}" for m in log.models))
+    _row(console, "", f"arrivals: {log.arrival_basis}; tokens: {log.token_basis}")
+    for note in log.notes:
+        _row(console, "", note)
+
+
+def _show_measures(console: Console, analysis: Analysis) -> None:
+    arrivals, sharing = analysis.arrivals, analysis.sharing
+    _row(console, "prompt", _lengths(analysis.lengths.prompt))
+    _row(console, "output", _lengths(analysis.lengths.output) if analysis.lengths.output else "unknown")
+    if arrivals.cv is not None:
+        windows = " / ".join("-" if x is None else f"{x:.2f}" for x in arrivals.dispersion.values())
+        spread = f", {arrivals.cv_spread:.2f} spread within" if arrivals.tick_s else ""
+        tick = f" the {arrivals.tick_s:g} s clock tick" if arrivals.tick_s else ""
+        _row(
+            console,
+            "bursts",
+            f"CV of gaps {arrivals.cv:.2f}{spread}{tick}; dispersion at 1 / 10 / 60 s {windows}",
+        )
+    if sharing.hit_rate_tokens is None:
+        _row(console, "reuse", "unknown: the log holds neither prompts nor block ids")
+        return
+    best = f"; at 1-token pages {sharing.hit_rate_optimal:.1%}" if sharing.hit_rate_optimal is not None else ""
+    _row(
+        console,
+        "reuse",
+        f"{sharing.hit_rate_tokens:.1%} of prompt tokens repeat an earlier prefix "
+        f"(blocks of {sharing.block_size}, unlimited cache{best})",
+    )
+    if sharing.within_session is not None and sharing.across_session is not None:
+        within, across = sharing.within_session, sharing.across_session
+        _row(console, "", f"from the same session {within:.1%}, from other sessions {across:.1%}")
+
+
+def _show_traits(console: Console, analysis: Analysis) -> None:
+    for number, trait in enumerate(analysis.traits):
+        bar = "#" * round(10 * trait.strength)
+        _row(console, "traits" if number == 0 else "", f"{trait.name:<40} {bar:<10} {trait.strength:.2f}")
+
+
+def _show_findings(console: Console, analysis: Analysis) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=True, header_style="bold")
+    for heading in ("advice", "", "what", "saving"):
+        table.add_column(heading, overflow="fold")
+    order = {"do": 0, "check": 1, "off": 2}
+    for finding in sorted(analysis.findings, key=lambda finding: (order[finding.verdict], finding.code)):
+        style = {"do": "green", "check": "yellow", "off": "dim"}[finding.verdict]
+        table.add_row(finding.code, Text(finding.verdict, style=style), finding.title, finding.saving or "")
+    if analysis.findings:
+        console.print()
+        console.print(table)
+
+
+def _show_plan(console: Console, plan: Plan) -> None:
+    console.print()
+    target, slo = plan.target, plan.target.slo
+    limits = [("TTFT", slo.ttft_s), ("TPOT", slo.tpot_s), ("TBT", slo.tbt_s)]
+    asked = ", ".join(f"{name} <= {seconds:g} s" for name, seconds in limits if seconds is not None)
+    devices = f"{target.gpus} x {target.gpu}"
+    _row(
+        console, "target", f"{target.model} on {devices}, {asked or 'no latency target'}, {slo.attainment:.0%}"
+    )
+    origins = ", ".join(f"{name} ({origin})" for name, origin in sorted(target.origins.items()))
+    if origins:
+        _row(console, "", f"from: {origins}")
+    error = "unknown" if plan.step_time.error_p90 is None else f"{plan.step_time.error_p90:.0%}"
+    _row(console, "steps", f"{plan.step_time.source}: {plan.step_time.key}; P90 error {error}")
+    _row(console, "plan", f"{plan.verdict}{': ' + plan.chosen if plan.chosen else ''}")
+    if plan.choice is not None:
+        for index, pool in enumerate(plan.choice.pools):
+            _show_pool(console, plan, index, pool)
+
+
+def _show_pool(console: Console, plan: Plan, index: int, pool: PoolConfig) -> None:
+    _row(console, "", f"{pool.count} x {pool.role}, TP {pool.tp}")
+    for name in _SHOWN_FIELDS:
+        reason = plan.reasons.get(f"pools.{index}.{name}", "")
+        _row(console, "", f"  {name:<20} {getattr(pool, name)!s:<10} {reason}".rstrip())
+
+
+def _row(console: Console, label: str, text: str) -> None:
+    line = Text(f"  {label:<9}", style="bold").append(text, style="not bold")
+    console.print(line, highlight=False, soft_wrap=False)
+
+
+def _lengths(lengths: Distribution) -> str:
+    parts = (f"{name} {getattr(lengths, name):,.0f}" for name in ("mean", "p50", "p90", "p99", "max"))
+    return "   ".join(parts) + "   tokens"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

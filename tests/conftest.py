@@ -1,0 +1,16 @@
+"""Fixtures that every test package may ask for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of public traces and facts beside the checkout; tests that need it skip without it."""
+    folder = Path(__file__).resolve().parent.parent.parent / "shared"
+    if not folder.is_dir():
+        pytest.skip("needs ../shared, which holds the public traces")
+    return folder
