@@ -113,7 +113,7 @@ class LengthClass(Report):
 
 
 class Trait(Report):
-    """How far a workload has one of the six traits of docs/metrics.md; None where the evidence is missing."""
+    """How far a workload has one of the six traits; None where the evidence for it is missing."""
 
     name: str
     strength: float | None  # 0 to 1

@@ -1,0 +1,106 @@
+"""How requests arrive: rate, burstiness of gaps and of counts, and what a coarse clock hides.
+
+A log whose clock ticks slower than its requests makes gaps look bursty: Mooncake's 3 s tick gives CV 3.03 where
+spreading the stamps within the tick gives 1.0. So gaps are judged on spread stamps, counts on raw ones.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from advisor.logs.trace import FloatColumn
+from advisor.workload.model import Arrivals
+
+DISPERSION_WINDOWS_S = (1, 10, 60)
+PEAK_WINDOWS_S = (10, 60)
+BURST_GAP_S = 0.010
+TICK_SHARE = 0.05  # of gaps that are 0, and of the others that are one tick (ours; equal for Poisson arrivals)
+CLOCK_S = 1e-6  # gaps are compared at this resolution
+
+
+def measure_arrivals(arrival_s: FloatColumn, rng: np.random.Generator) -> Arrivals:
+    """Everything about arrival times, seconds; NaN stamps are left out. `rng` places stamps within the tick."""
+    stamps = np.sort(arrival_s[np.isfinite(arrival_s)])
+    gaps = np.diff(stamps)
+    tick_s = find_tick(gaps)
+    spread = spread_gaps(stamps, tick_s, rng)
+    hides_bursts = tick_s is not None and tick_s > BURST_GAP_S
+    return Arrivals(
+        rate_rps=len(stamps) / float(stamps[-1] - stamps[0]) if np.any(gaps > 0) else None,
+        cv=variation(gaps),
+        cv_spread=variation(spread),
+        tick_s=tick_s,
+        dispersion={str(w): dispersion(window_counts(stamps, w)) for w in DISPERSION_WINDOWS_S},
+        peak_rps={str(w): peak_rate(stamps, w) for w in PEAK_WINDOWS_S},
+        gamma_shape=gamma_shape(spread),
+        on_off_share=float(np.mean(gaps < BURST_GAP_S)) if len(gaps) and not hides_bursts else None,
+    )
+
+
+def find_tick(gaps: FloatColumn) -> float | None:
+    """The clock tick, seconds: the most common positive gap, where many stamps are equal; else None.
+
+    The share of equal stamps and that of one-tick gaps must both reach `TICK_SHARE`: requests that a client
+    sends together on a fine clock are not a tick.
+    """
+    steps = np.rint(gaps / CLOCK_S).astype(np.int64)
+    positive = steps[steps > 0]
+    if len(positive) == 0 or np.mean(steps == 0) < TICK_SHARE:
+        return None
+    values, counts = np.unique(positive, return_counts=True)
+    best = int(counts.argmax())
+    return float(values[best] * CLOCK_S) if counts[best] >= TICK_SHARE * len(positive) else None
+
+
+def spread_gaps(stamps: FloatColumn, tick_s: float | None, rng: np.random.Generator) -> FloatColumn:
+    """Sorted gaps after every stamp is placed uniformly at random within its tick."""
+    if tick_s is None:
+        return np.diff(stamps)
+    return np.diff(np.sort(stamps + rng.uniform(0.0, tick_s, len(stamps))))
+
+
+def variation(gaps: FloatColumn) -> float | None:
+    """Coefficient of variation: population std over mean. None with fewer than two gaps or no time between."""
+    return float(gaps.std() / gaps.mean()) if len(gaps) >= 2 and gaps.mean() > 0 else None
+
+
+def window_counts(stamps: FloatColumn, window_s: float) -> FloatColumn:
+    """Arrivals in consecutive windows from the first one; the last, partial window is dropped. [windows]"""
+    if len(stamps) == 0:
+        return np.zeros(0)
+    since = stamps - stamps[0]
+    windows = int(since[-1] // window_s)
+    index = (since // window_s).astype(np.int64)
+    return np.bincount(index[index < windows], minlength=windows).astype(np.float64)
+
+
+def dispersion(counts: FloatColumn) -> float | None:
+    """Index of dispersion: variance over mean of window counts. 1 for Poisson; None below two windows."""
+    return float(counts.var() / counts.mean()) if len(counts) >= 2 and counts.any() else None
+
+
+def peak_rate(stamps: FloatColumn, window_s: float) -> float | None:
+    """Highest count of the consecutive windows over their length, requests/s; None without a full window."""
+    counts = window_counts(stamps, window_s)
+    return float(counts.max() / window_s) if len(counts) else None
+
+
+def gamma_shape(gaps: FloatColumn) -> float | None:
+    """Maximum-likelihood shape of a gamma distribution of the positive gaps; 1 for Poisson, below 1 for bursts.
+
+    Solves `log k - digamma(k) = log(mean) - mean(log)` by Minka's generalized Newton iteration ("Estimating a
+    Gamma distribution", 2002). None with fewer than three positive gaps, or when they are all equal.
+    """
+    from scipy.special import digamma, polygamma
+
+    positive = gaps[gaps > 0]
+    if len(positive) < 3:
+        return None
+    skew = float(np.log(positive.mean()) - np.log(positive).mean())
+    if skew < 1e-9:
+        return None
+    shape = (3 - skew + np.sqrt((skew - 3) ** 2 + 24 * skew)) / (12 * skew)
+    for _ in range(20):
+        slope = 1 / shape - float(polygamma(1, shape))
+        shape = 1 / (1 / shape + (np.log(shape) - float(digamma(shape)) - skew) / (shape**2 * slope))
+    return float(shape)

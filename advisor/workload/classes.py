@@ -1,0 +1,66 @@
+"""Length classes: groups of requests with similar prompt and output lengths.
+
+A Gaussian mixture on log lengths, with as many classes as give the lowest Bayesian information criterion.
+Deterministic by the seed; large logs are fitted on a sample and then all requests are assigned.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+
+from advisor.logs.trace import FloatColumn, IntColumn, Trace
+from advisor.workload.model import LengthClass
+
+MAX_CLASSES = 5
+FIT_ROWS = 10_000
+ROWS_PER_CLASS = 20  # below that a class says nothing (ours)
+NARROWEST = 0.1  # standard deviation in log lengths: lengths 10 % apart are alike (ours)
+
+
+def find_classes(trace: Trace, rng: np.random.Generator) -> tuple[LengthClass, ...]:
+    """Classes of the requests whose output length is known, largest first; empty where none is."""
+    rows = np.flatnonzero(trace.output_tokens >= 0)
+    if len(rows) == 0:
+        return ()
+    prompt, output = trace.prompt_tokens[rows], trace.output_tokens[rows]
+    label = _assign(np.log1p(np.stack((prompt, output), axis=1)), rng)
+    counts = np.bincount(label)
+    order = [c for c in np.argsort(-counts, kind="stable") if counts[c]]
+    return tuple(_describe(prompt, output, label == c) for c in order)
+
+
+def _assign(points: FloatColumn, rng: np.random.Generator) -> IntColumn:
+    """A class for every point. [requests, 2] -> [requests]"""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.mixture import GaussianMixture
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it ships no types
+
+    sample = points if len(points) <= FIT_ROWS else points[rng.choice(len(points), FIT_ROWS, replace=False)]
+    most = min(MAX_CLASSES, len(sample) // ROWS_PER_CLASS, len(np.unique(sample, axis=0)))
+    if most < 2:
+        return np.zeros(len(points), dtype=np.int64)
+    state = int(rng.integers(2**31))
+    mixtures = [GaussianMixture(k, reg_covar=NARROWEST**2, random_state=state) for k in range(1, most + 1)]
+    # One thread adds up in one order: the same bytes on every machine.
+    with threadpool_limits(1), warnings.catch_warnings():
+        # An unfinished fit is still a valid grouping; its criterion ranks it.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        fitted = [mixture.fit(sample) for mixture in mixtures]
+    best = min(fitted, key=lambda mixture: mixture.bic(sample))
+    return np.asarray(best.predict(points), dtype=np.int64)
+
+
+def _describe(prompt: IntColumn, output: IntColumn, inside: IntColumn) -> LengthClass:
+    prompt_p50, prompt_p90 = np.percentile(prompt[inside], (50, 90))
+    output_p50, output_p90 = np.percentile(output[inside], (50, 90))
+    return LengthClass(
+        share=float(inside.mean()),
+        prompt_token_share=float(prompt[inside].sum() / max(1, prompt.sum())),
+        output_token_share=float(output[inside].sum() / max(1, output.sum())),
+        prompt_p50=float(prompt_p50),
+        prompt_p90=float(prompt_p90),
+        output_p50=float(output_p50),
+        output_p90=float(output_p90),
+    )

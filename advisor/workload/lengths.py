@@ -1,0 +1,56 @@
+"""Prompt and output lengths: distributions, and the caps at which prompts pile up.
+
+Works on one column at a time and never looks at content.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from advisor.logs.trace import FloatColumn, IntColumn, Trace
+from advisor.workload.model import Cap, Distribution, Lengths
+
+CAP_WIDTH = 2  # tokens: truncation leaves prompts this close below a limit
+CAP_SHARE = 0.01  # of prompts
+
+
+def measure_lengths(trace: Trace) -> Lengths:
+    """Distributions of prompt and output tokens, and the caps. Rows with unknown output are left out of it."""
+    return Lengths(
+        prompt=distribution(trace.prompt_tokens),
+        output=distribution(outputs) if len(outputs := known(trace.output_tokens)) else None,
+        caps=find_caps(trace.prompt_tokens),
+    )
+
+
+def known(column: IntColumn) -> IntColumn:
+    """The entries of an integer column that the log gives (not -1)."""
+    return column[column >= 0]
+
+
+def distribution(values: IntColumn | FloatColumn) -> Distribution:
+    """Mean, linear-interpolated percentiles and maximum of a column with at least one entry."""
+    p50, p90, p99 = np.percentile(values, (50, 90, 99))
+    return Distribution(
+        mean=float(values.mean()), p50=float(p50), p90=float(p90), p99=float(p99), max=float(values.max())
+    )
+
+
+def find_caps(prompts: IntColumn) -> tuple[Cap, ...]:
+    """Lengths at which prompts pile up, most crowded first.
+
+    `at` is an observed length such that the prompts of `at - CAP_WIDTH` to `at` tokens are at least `CAP_SHARE`
+    of all; windows do not overlap. The case it is made for: 322 of 8,819 Azure code prompts at 7,435 to 7,437.
+    """
+    values, counts = np.unique(prompts, return_counts=True)
+    below = np.concatenate(([0], np.cumsum(counts)))
+    inside = below[1:] - below[np.searchsorted(values, values - CAP_WIDTH)]
+    caps: list[Cap] = []
+    for index in np.argsort(-inside, kind="stable"):
+        share = float(inside[index]) / len(prompts)
+        if share < CAP_SHARE:
+            break
+        at = int(values[index])
+        if all(abs(at - cap.at) > CAP_WIDTH for cap in caps):
+            caps.append(Cap(at=at, share=share))
+    return tuple(caps)

@@ -1,0 +1,163 @@
+"""Sharing against the public Mooncake trace, closed forms, and a dictionary of everything seen."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.workload_traces import chain, make_trace, mooncake
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from advisor.logs.read import read
+from advisor.logs.trace import Trace
+from advisor.workload.model import Sharing
+from advisor.workload.sharing import measure_sharing
+
+
+def sharing_of(trace: Trace) -> Sharing:
+    return measure_sharing(trace, 0, ()).sharing
+
+
+def test_mooncake(shared: Path):
+    # expected_stats.json (hit rates); traces/README.md (block 0 gives 12,030 of 105,710 hits; reuse gaps).
+    measured = measure_sharing(mooncake(shared), 0, ())
+    sharing = measured.sharing
+    assert sharing.hit_rate_blocks == pytest.approx(0.366412, abs=5e-7)
+    assert sharing.hit_rate_tokens == pytest.approx(0.373624, abs=5e-7)
+    assert sharing.reuse_gap_s is not None
+    assert sharing.reuse_gap_s.p50 == pytest.approx(135, abs=0.5)
+    assert sharing.reuse_gap_s.p90 == pytest.approx(531, abs=0.5)
+    first = sharing.top_prefixes[0]
+    assert (first.tokens, first.requests) == (512, 12_031)
+    assert first.hit_share == pytest.approx(12_030 / 105_710, abs=1e-4)
+    assert len(sharing.top_prefixes) == 10
+    assert measured.uncached_tokens is not None
+    assert measured.uncached_tokens.mean() == pytest.approx(12_035.061 * (1 - 0.373624), abs=0.02)
+
+
+class Pieces:
+    """Stands in for a tokenizer: pieces of words of up to four letters, and every other character."""
+
+    name = "pieces"
+    has_chat_template = False
+
+    def encode_batch(self, texts):
+        return [[zlib.crc32(p.encode()) for p in re.findall(r"\w{1,4}|\W", text)] for text in texts]
+
+    def encode_chat(self, messages, *, tools=None):
+        raise NotImplementedError
+
+
+def test_agents_share_within_their_session(shared: Path):
+    # traces/README.md, lmcache miniswe at block 16: token hit rate 0.934, of which 0.001 needs another session.
+    # Other vocabularies move the first a little; the second hardly, as first requests share 10 tokens.
+    sharing = sharing_of(read([shared / "traces/lmcache-agent/miniswe"], tokenizer=Pieces()))
+    assert sharing.block_size == 16
+    assert sharing.hit_rate_tokens == pytest.approx(0.934, abs=0.005)
+    assert sharing.across_session == pytest.approx(0.001, abs=5e-4)
+    assert sharing.within_session == pytest.approx(sharing.hit_rate_tokens - sharing.across_session)
+    assert sharing.hit_rate_tokens < sharing.hit_rate_optimal < sharing.hit_rate_tokens + 0.005
+
+
+@pytest.mark.parametrize(("n", "s", "u", "expected"), [(100, 1000, 100, 0.900), (7, 32, 16, 6 * 32 / (7 * 48))])
+def test_one_shared_prefix_and_unique_tails(n: int, s: int, u: int, expected: float):
+    # papers.md section 1, unit oracle: hit_opt = (n - 1) s / (n (s + u)); 0.900 for 100, 1000, 100.
+    paths = chain([[0] * s + [request + 1] * u for request in range(n)])
+    novel = np.array([s + u] + [u] * (n - 1))
+    sharing = sharing_of(make_trace([s + u] * n, blocks=paths, size=1, novel_tokens=novel))
+    assert sharing.hit_rate_tokens == pytest.approx(expected)
+    assert sharing.hit_rate_blocks == pytest.approx(expected)
+    assert sharing.hit_rate_optimal == pytest.approx(expected)
+    (top,) = sharing.top_prefixes
+    assert (top.tokens, top.requests, top.hit_share) == (s, n, pytest.approx(1.0))
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    rows = st.tuples(
+        st.lists(st.integers(0, 1), max_size=6), st.integers(0, 2), st.sampled_from(["a", "b", ""])
+    )
+    drawn = draw(st.lists(rows, min_size=1, max_size=20))
+    prompts = [max(0, 3 * len(path) - cut) for path, cut, _ in drawn]
+    paths = chain([path for path, _, _ in drawn])
+    return make_trace(prompts, blocks=paths, size=3, sessions=[session for _, _, session in drawn])
+
+
+def seen_tokens(trace: Trace, scoped: bool) -> list[int]:
+    """Tokens of each prompt in leading blocks that an earlier request had, by a set of everything seen."""
+    assert trace.blocks is not None
+    assert trace.session is not None
+    seen: set[tuple[int, int]] = set()
+    hits = []
+    for row in range(len(trace)):
+        session = int(trace.session.codes[row]) if scoped else 0
+        path = trace.blocks.row(row).tolist()
+        depth = next((d for d, block in enumerate(path) if (session, block) not in seen), len(path))
+        hits.append(min(depth * 3, int(trace.prompt_tokens[row])) if session >= 0 else 0)
+        seen.update((session, block) for block in path)
+    return hits
+
+
+@settings(max_examples=200, deadline=None)
+@given(traces())
+def test_hits_equal_a_set_of_everything_seen(trace: Trace):
+    measured = measure_sharing(trace, 0, ())
+    sharing, total = measured.sharing, int(trace.prompt_tokens.sum())
+    if total == 0:
+        assert sharing.hit_rate_tokens is None
+        return
+    hits = seen_tokens(trace, scoped=False)
+    assert sharing.hit_rate_tokens == pytest.approx(sum(hits) / total)
+    assert measured.uncached_tokens is not None
+    assert measured.uncached_tokens.tolist() == [p - h for p, h in zip(trace.prompt_tokens, hits, strict=True)]
+    if not np.any(trace.session.codes >= 0):
+        assert sharing.within_session is None
+        return
+    within = sum(seen_tokens(trace, scoped=True))
+    assert sharing.within_session == pytest.approx(within / total)
+    assert sharing.within_session + sharing.across_session == pytest.approx(sharing.hit_rate_tokens)
+
+
+def test_reuse_gaps_leave_out_what_every_request_shares():
+    # Block 0 is in every request; block 1 is used at 0 and 30 s, block 2 at 10 and 14 s.
+    paths = chain([[0, 1], [0, 2], [0, 2], [0, 1]])
+    sharing = sharing_of(make_trace([8] * 4, arrivals=[0, 10, 14, 30], blocks=paths, size=4))
+    assert sharing.reuse_gap_s is not None
+    assert sharing.reuse_gap_s.p50 == 17.0  # of 4 and 30
+    assert sharing.reuse_gap_s.p90 == pytest.approx(4 + 0.9 * 26)
+
+
+def test_nested_prefixes_share_the_hits():
+    # 4 requests start with 2 blocks, 3 of them go on with 3 more: 3 * 2 and 2 * 3 hits of 12.
+    paths = chain([[0, 0, 1, 1, 1], [0, 0, 1, 1, 1], [0, 0, 1, 1, 1], [0, 0, 2]])
+    sharing = sharing_of(make_trace([80, 80, 80, 48], blocks=paths, size=16))
+    assert [(top.tokens, top.requests, top.hit_share) for top in sharing.top_prefixes] == [
+        (32, 4, 0.5),
+        (80, 3, 0.5),
+    ]
+
+
+def test_nothing_shared_is_zero_and_not_unknown():
+    sharing = sharing_of(make_trace([8, 8], blocks=chain([[0], [1]]), size=8))
+    assert sharing.hit_rate_tokens == 0.0
+    assert sharing.top_prefixes == ()
+    assert sharing.reuse_gap_s is None
+    assert all(point.hit_rate_tokens == 0.0 for point in sharing.capacity_curve)
+
+
+def test_prompts_shorter_than_a_block_hit_nothing():
+    measured = measure_sharing(make_trace([3, 3], blocks=[[], []], size=16), 0, ())
+    assert measured.sharing.hit_rate_tokens == 0.0
+    assert measured.sharing.hit_rate_blocks is None
+    assert measured.uncached_tokens.tolist() == [3, 3]
+
+
+def test_no_blocks_is_unknown():
+    measured = measure_sharing(make_trace([10, 10]), 0, ())
+    assert measured.sharing.hit_rate_tokens is None
+    assert measured.sharing.capacity_curve == ()
+    assert measured.uncached_tokens is None
