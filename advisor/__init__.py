@@ -1,0 +1,24 @@
+"""The advisor: reads request logs, measures them, advises, launches and validates. It never imports torch.
+
+`read`, `measure` and `plan` are the Python face of `advise analyze`; they give the models that `--json` prints.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import Any
+
+__version__ = version("advise")
+__all__ = ["__version__", "measure", "plan", "read"]
+
+_HOMES = {"read": ("advisor.logs.read", "read"), "measure": ("advisor.workload.measure", "measure"),
+          "plan": ("advisor.advice.advise", "advise")}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Load on first use: `import advisor` stays as cheap as `advise --help` needs."""
+    if name in _HOMES:
+        module, attribute = _HOMES[name]
+        return getattr(import_module(module), attribute)
+    raise AttributeError(f"module 'advisor' has no attribute {name!r}")

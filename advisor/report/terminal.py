@@ -6,6 +6,8 @@ and ends with the next command.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -37,12 +39,30 @@ def show_analysis(console: Console, analysis: Analysis) -> None:
         _row(console, "unknown", f"{paths}{more}   (why and how to get them: --json, `unknown`)")
 
 
+def show_next(console: Console, analysis: Analysis, out: Path, files: tuple[Path, ...]) -> None:
+    """What was written, and the next command."""
+    console.print()
+    if files:
+        _row(console, "wrote", ", ".join(str(path) for path in files))
+    if analysis.plan is None:
+        _row(console, "next", "advise analyze LOG --here, or --model NAME --gpu NAME for a plan")
+    elif analysis.plan.runs_on.get("advise") == "yes":
+        _row(console, "next", f"advise launch {out}   or   advise validate {out}")
+    else:
+        _row(
+            console,
+            "next",
+            f"read {out / 'engine.yaml'}; the bundled engine: {analysis.plan.runs_on['advise']}",
+        )
+
+
 def _show_log(console: Console, analysis: Analysis) -> None:
     log, arrivals = analysis.log, analysis.arrivals
-    rate = f" ({arrivals.rate_rps:.2f}/s" if arrivals.rate_rps else ""
+    span = "" if log.span_s is None else f" over {_duration(log.span_s)}"
+    rate = "" if arrivals.rate_rps is None else f", {arrivals.rate_rps:.2f}/s"
     peak = arrivals.peak_rps.get("10")
-    rate += f", {peak:.1f}/s in the busiest 10 s" if rate and peak else ""
-    _row(console, "log", f"{log.requests:,} requests over {_duration(log.span_s)}{rate + ')' if rate else ''}")
+    busiest = "" if peak is None else f", {peak:.1f}/s in the busiest 10 s"
+    _row(console, "log", f"{log.requests:,} requests{span}{rate}{busiest}")
     skipped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(log.skipped.items()))
     lines = f"{log.lines:,} lines of {log.files} file{'s' if log.files > 1 else ''}, {log.format}"
     _row(console, "", f"{lines}; skipped: {skipped or 'none'}")
@@ -83,8 +103,9 @@ def _show_measures(console: Console, analysis: Analysis) -> None:
 
 def _show_traits(console: Console, analysis: Analysis) -> None:
     for number, trait in enumerate(analysis.traits):
-        bar = "#" * round(10 * trait.strength)
-        _row(console, "traits" if number == 0 else "", f"{trait.name:<40} {bar:<10} {trait.strength:.2f}")
+        strength = trait.strength
+        bar = "unknown" if strength is None else f"{'#' * round(10 * strength):<10} {strength:.2f}"
+        _row(console, "traits" if number == 0 else "", f"{trait.name:<40} {bar}")
 
 
 def _show_findings(console: Console, analysis: Analysis) -> None:
@@ -128,8 +149,12 @@ def _show_pool(console: Console, plan: Plan, index: int, pool: PoolConfig) -> No
 
 
 def _row(console: Console, label: str, text: str) -> None:
-    line = Text(f"  {label:<9}", style="bold").append(text, style="not bold")
-    console.print(line, highlight=False, soft_wrap=False)
+    """One labelled row; long text goes on under itself."""
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=8)
+    grid.add_column(overflow="fold")
+    grid.add_row(Text(label, style="bold"), Text(text))
+    console.print(grid)
 
 
 def _lengths(lengths: Distribution) -> str:

@@ -1,0 +1,200 @@
+"""Analyze: from a log to an Analysis, in the order of the loop: read, choose a model, measure, advise.
+
+Owns that order and the choice between several models. Reads the log and the user cache, writes nothing
+(`advisor.deploy.files` does), fetches nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from advisor import __version__
+from advisor.advice.advise import advise
+from advisor.advice.analysis import Analysis, LogSummary, Meta, ModelRows
+from advisor.advice.machine import detect_machine
+from advisor.advice.resolve import NoTarget, TargetOptions, resolve_target
+from advisor.advice.steps import Calibrations
+from advisor.advice.target import Target
+from advisor.logs.options import ReadOptions
+from advisor.logs.read import read
+from advisor.logs.source import Progress
+from advisor.logs.trace import Blocks, Labels, Trace
+from advisor.workload.measure import measure
+from advisor.workload.model import Workload
+from advisor.workload.traits import find_traits, unknown_traits
+from engine.fetch import model_folder
+from engine.resources import user_cache
+from engine.step_time.files import load_calibrations
+from engine.text import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class AnalyzeOptions:
+    """What a user may say, beyond which log. `tokenizer` and `step_times` are paths; None: the usual ones."""
+
+    read: ReadOptions = field(default_factory=ReadOptions)
+    target: TargetOptions = field(default_factory=TargetOptions)
+    tokenizer: str | None = None
+    step_times: Path | None = None
+    cache_tokens: tuple[int, ...] = ()
+    rate: float = 1.0  # plan for the log's arrival rate times this
+    plan: bool = True
+    seed: int = 0
+
+
+def analyze(
+    paths: Sequence[str | Path], options: AnalyzeOptions, progress: Progress | None = None
+) -> tuple[Analysis, Trace]:
+    """The Analysis of a log, and the Trace of the model it is about.
+
+    Raises InputError where the log or the flags cannot be used, MachineError where a tokenizer is missing.
+    """
+    everything = read(
+        paths, options=options.read, tokenizer=_LazyTokenizer(options.tokenizer), progress=progress
+    )
+    trace = _largest_model(everything)
+    workload = measure(trace, seed=options.seed, cache_tokens=options.cache_tokens)
+    target = _target(options, workload)
+    calibrations = _calibrations(options)
+    advice = advise(faster(workload, options.rate), target, calibrations)
+    traits = _traits(workload, target)
+    return Analysis(
+        meta=Meta(
+            advise_version=__version__,
+            seed=options.seed,
+            inputs_digest=_inputs_digest(trace, target, options, calibrations),
+        ),
+        log=_summary(everything, workload),
+        lengths=workload.lengths,
+        arrivals=workload.arrivals,
+        sharing=workload.sharing,
+        classes=workload.classes,
+        traits=traits,
+        findings=advice.findings,
+        unknown=(*workload.unknown, *unknown_traits(traits), *advice.unknown),
+        not_modelled=advice.not_modelled,
+        plan=advice.plan,
+        plan_reason=advice.plan_reason,
+    ), trace
+
+
+def faster(workload: Workload, factor: float) -> Workload:
+    """The same requests at `factor` times the rate: `--rate 2x`. Dispersion is left as measured."""
+    if factor == 1.0 or workload.arrivals.rate_rps is None:
+        return workload
+    peaks = {
+        window: None if peak is None else peak * factor for window, peak in workload.arrivals.peak_rps.items()
+    }
+    arrivals = workload.arrivals.model_copy(
+        update={"rate_rps": workload.arrivals.rate_rps * factor, "peak_rps": peaks}
+    )
+    return workload.model_copy(update={"arrivals": arrivals})
+
+
+class _LazyTokenizer:
+    """A tokenizer that is loaded when the first text needs it: logs without text need none."""
+
+    def __init__(self, source: str | None) -> None:
+        self._source = source
+        self._loaded: Tokenizer | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if self._loaded is None:
+            self._loaded = Tokenizer.load(model_folder(self._source, fetch=False, weights=False))
+        return getattr(self._loaded, name)
+
+
+def _largest_model(trace: Trace) -> Trace:
+    """The rows of the model with the most requests; the whole trace where there is one or none is named."""
+    if trace.model is None:
+        return trace
+    codes, counts = np.unique(trace.model.codes, return_counts=True)
+    if len(codes) == 1:
+        return trace
+    return trace.take(np.flatnonzero(trace.model.codes == codes[np.argmax(counts)]))
+
+
+def _summary(trace: Trace, workload: Workload) -> LogSummary:
+    info = trace.info
+    if info is None:
+        raise ValueError("a trace that was read says how")
+    return LogSummary(
+        format=info.format,
+        files=info.files,
+        lines=info.lines,
+        requests=workload.requests,
+        skipped=info.skipped,
+        models=_models(trace.model, len(trace)),
+        span_s=workload.span_s,
+        arrival_basis=info.arrival_basis,
+        tick_s=workload.arrivals.tick_s,
+        token_basis=info.token_basis,
+        prefix_basis=info.prefix_basis,
+        notes=info.notes,
+    )
+
+
+def _models(labels: Labels | None, rows: int) -> tuple[ModelRows, ...]:
+    if labels is None:
+        return (ModelRows(name=None, requests=rows),)
+    codes, counts = np.unique(labels.codes, return_counts=True)
+    seen = [
+        ModelRows(name=labels.names[code] if code >= 0 else None, requests=int(count))
+        for code, count in zip(codes, counts, strict=True)
+    ]
+    return tuple(sorted(seen, key=lambda model: -model.requests))
+
+
+def _target(options: AnalyzeOptions, workload: Workload) -> Target | NoTarget:
+    if not options.plan:
+        return NoTarget("--no-plan was given", "--here or --gpu NAME instead")
+    return resolve_target(options.target, workload.model, detect_machine())
+
+
+def _calibrations(options: AnalyzeOptions) -> Calibrations:
+    """Step times measured on the target's engine: the file named, or with --here those of this machine."""
+    if options.step_times is not None:
+        return load_calibrations(options.step_times)
+    return load_calibrations(user_cache() / "step_times.yaml") if options.target.here else {}
+
+
+def _traits(workload: Workload, target: Target | NoTarget) -> Any:
+    if isinstance(target, NoTarget):
+        return find_traits(workload)
+    slo = target.slo
+    return find_traits(
+        workload,
+        ttft_s=slo.ttft_s,
+        tpot_s=slo.gap_s,
+        gpus=target.gpus if isinstance(target.gpus, int) else None,
+        offline=slo.ttft_s is None and slo.gap_s is None,
+    )
+
+
+def _inputs_digest(
+    trace: Trace, target: Target | NoTarget, options: AnalyzeOptions, calibrations: Calibrations
+) -> str:
+    """SHA-256 over the Trace's columns, the target, the flags that change numbers and the step times."""
+    digest = hashlib.sha256()
+    for column in fields(trace):
+        _feed(digest, column.name, getattr(trace, column.name))
+    steps = sorted((str(key), repr(model)) for key, model in calibrations.items())
+    digest.update(repr((target, options.rate, options.cache_tokens, options.seed, steps)).encode())
+    return digest.hexdigest()
+
+
+def _feed(digest: Any, name: str, value: Any) -> None:
+    digest.update(name.encode())
+    if isinstance(value, np.ndarray):
+        digest.update(value.tobytes())
+    elif isinstance(value, Labels | Blocks):
+        for part in fields(value):
+            _feed(digest, part.name, getattr(value, part.name))
+    else:
+        digest.update(repr(value).encode())
