@@ -1,7 +1,7 @@
 """A request as the engine sees it: token ids, how to sample, and where it is in its life.
 
-States: QUEUED -> PREFILL -> DECODE -> {FINISHED, ABORTED, FAILED}; a preempted request goes back to QUEUED with
-its tokens kept. `TRANSITIONS` is the whole table.
+States: QUEUED -> PREFILL -> DECODE -> {FINISHED, ABORTED, FAILED}; a preempted request goes back to QUEUED
+with its tokens kept. `TRANSITIONS` is the whole table.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from enum import Enum
 class SamplingParams:
     """How output tokens are chosen and when they end.
 
-    `temperature` 0 is greedy. Otherwise temperature, then top-k (0: off), then top-p, then a Gumbel argmax with
-    noise keyed by (seed, position): the same request gives the same tokens whatever the batch, the chunking or
-    a preemption. `min_tokens` suppresses end-of-sequence until that many tokens are out; `ignore_eos` for good.
+    `temperature` 0 is greedy. Otherwise temperature, then top-k (0: off), then top-p, then a Gumbel argmax
+    with noise keyed by (seed, position): the same request gives the same tokens whatever the batch, the
+    chunking or a preemption. `min_tokens` suppresses end-of-sequence until that many tokens are out;
+    `ignore_eos` for good.
     """
 
     max_tokens: int = 16
@@ -33,9 +34,9 @@ class SamplingParams:
 class Request:
     """What a client asks for; never changes.
 
-    `namespace` keeps prefixes of different owners apart (`engine.kv.identity.namespace`). `page_keys[i]` names the
-    i-th full page of prompt plus output for the prefix cache; without keys a page is named by its tokens. A
-    simulator that knows which blocks are equal, but not their tokens, gives keys.
+    `namespace` keeps prefixes of different owners apart (`engine.kv.identity.namespace`). `page_keys[i]`
+    names the i-th full page of prompt plus output for the prefix cache; without keys a page is named by its
+    tokens. A simulator that knows which blocks are equal, but not their tokens, gives keys.
     """
 
     id: str
@@ -54,6 +55,11 @@ class Status(Enum):
     FINISHED = "finished"
     ABORTED = "aborted"
     FAILED = "failed"
+
+    @property
+    def ended(self) -> bool:
+        """Terminal: nothing happens to the request any more."""
+        return not TRANSITIONS[self]
 
 
 TRANSITIONS: dict[Status, frozenset[Status]] = {

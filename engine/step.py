@@ -1,7 +1,7 @@
 """A Step is one forward pass: what the scheduler hands to an executor, and what comes back.
 
-Everything here is plain data (small ints), so that a Step can be logged, compared, sent to another rank or run
-by a model of the hardware. Block 0 of every KV pool is the trash block: it belongs to no request, padding
+Everything here is plain data (small ints), so that a Step can be logged, compared, sent to another rank or
+run by a model of the hardware. Block 0 of every KV pool is the trash block: it belongs to no request, padding
 writes go there.
 """
 
@@ -20,8 +20,9 @@ class StepRow:
     `tokens` are the query tokens at positions `start .. start + len(tokens) - 1`; the KV of every earlier
     position already sits in the blocks. `blocks` covers `start + len(tokens)` positions: position p lives in
     block `blocks[p // block_size]` at offset `p % block_size`. A decode row has one token. `sample` says that
-    the last query token's logits yield a new token, whose position is `start + len(tokens)`. `output_index` counts the output tokens before that one: a
-    sampler must not yield end-of-sequence while it is under `sampling.min_tokens`.
+    the last query token's logits yield a new token, whose position is `start + len(tokens)`. `output_index`
+    counts the output tokens before that one: a sampler must not yield end-of-sequence while it is under
+    `sampling.min_tokens`.
     """
 
     request_id: str

@@ -1,0 +1,76 @@
+"""How many KV blocks an instance has: one owner of the arithmetic for engine, simulator and exports.
+
+    | GPU, each device   memory x fraction - weights / TP - activations(budget) - graphs - buffers
+    | CPU, an instance   0.25 x host memory / devices of the host x devices of the instance
+
+On a CPU the weights are mapped and shared by all instances; the other three quarters of the host are for
+them, for activations and for everybody else.
+"""
+
+from __future__ import annotations
+
+from engine.errors import MachineError
+from engine.shape import ModelShape
+
+CPU_FRACTION = 0.25
+LOGIT_BYTES = 4  # logits are float32 whatever the model's numbers
+
+
+def activation_bytes(
+    shape: ModelShape, *, token_budget: int, max_seqs: int, tp: int = 1, element_bytes: float = 2
+) -> int:
+    """Peak bytes of one step on one device: the widest layer for all query tokens, plus logits of sampled rows.
+
+    Ours: residual, normed input and output (3 hidden), then the larger of q, k, v with the attention output
+    and the MLP's gate, up and their product, of which TP splits both.
+    """
+    attention = (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    widest = max(attention, 3 * shape.ffn) / tp
+    per_token = (3 * shape.hidden + widest) * element_bytes
+    sampled = min(max_seqs, token_budget)
+    return round(token_budget * per_token + sampled * shape.vocab * LOGIT_BYTES)
+
+
+def gpu_kv_bytes(
+    shape: ModelShape,
+    *,
+    memory_bytes: int,
+    token_budget: int,
+    max_seqs: int,
+    fraction: float = 0.9,
+    tp: int = 1,
+    weight_element_bytes: float = 2,
+    graph_bytes: int = 0,
+    buffer_bytes: int = 0,
+) -> int:
+    """Bytes left for KV on one device of `memory_bytes`; 0 or less where the model does not fit."""
+    activations = activation_bytes(
+        shape, token_budget=token_budget, max_seqs=max_seqs, tp=tp, element_bytes=weight_element_bytes
+    )
+    weights = shape.weight_bytes(weight_element_bytes) / tp
+    return int(memory_bytes * fraction - weights - activations - graph_bytes - buffer_bytes)
+
+
+def cpu_kv_bytes(*, host_bytes: int, host_devices: int, instance_devices: int = 1) -> int:
+    """Bytes for the KV of one instance on a host whose `host_devices` devices (cores) share `host_bytes`."""
+    return int(host_bytes * CPU_FRACTION / host_devices * instance_devices)
+
+
+def kv_blocks(
+    shape: ModelShape, kv_bytes: int, *, block_size: int, tp: int = 1, kv_element_bytes: float = 2
+) -> int:
+    """Blocks, the trash block included, that fit in `kv_bytes` of each device of an instance.
+
+    TP splits the KV heads; with more devices than heads each device keeps a whole head. Raises MachineError
+    where no request could run.
+    """
+    heads = -(-shape.kv_heads // tp)
+    token_bytes = shape.kv_bytes_per_token(kv_element_bytes) * heads / shape.kv_heads
+    blocks = int(kv_bytes // (token_bytes * block_size))
+    if blocks < 2:
+        raise MachineError(
+            "no memory is left for the KV cache",
+            why=f"{kv_bytes:,} bytes remain, one block takes {token_bytes * block_size:,.0f}",
+            hint="advise analyze --dtype bfloat16, a smaller model, or more devices per instance",
+        )
+    return blocks

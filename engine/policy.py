@@ -1,0 +1,45 @@
+"""In which order waiting requests are considered for admission. docs/scheduling.md bounds the waiting.
+
+A policy only orders: whether a request fits is the scheduler's decision. It sees the queue first come first,
+with preempted requests in front, and leaves those there: their clients have seen tokens already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+from engine.sequence import Sequence
+
+AGING_TOKENS_PER_S = 1000.0  # ours: a prefix of 4,000 cached tokens may overtake for 4 s
+FCFS_ABOVE_WAITING = 128  # SGLang drops prefix order above this queue length (papers.md section 1)
+
+CachedTokens = Callable[[Sequence], int]
+Policy = Callable[[Iterable[Sequence], CachedTokens], list[Sequence]]
+
+
+def fcfs(waiting: Iterable[Sequence], _cached: CachedTokens) -> list[Sequence]:
+    """First come, first served."""
+    return list(waiting)
+
+
+def prefix_first(waiting: Iterable[Sequence], cached: CachedTokens) -> list[Sequence]:
+    """Longest cached prefix first, with aging: highest cached tokens + waited seconds x AGING_TOKENS_PER_S.
+
+    Longest-prefix-first approximates SGLang's optimal order (papers.md section 1). The aging is ours: a
+    request with h cached tokens overtakes only those that came less than h / AGING_TOKENS_PER_S before it.
+    """
+    queue = list(waiting)
+    if len(queue) > FCFS_ABOVE_WAITING:
+        return queue
+
+    def rank(seq: Sequence) -> tuple[bool, float]:
+        # All age at one rate, so the clock cancels out of the comparison.
+        return not seq.preemptions, seq.arrival_s * AGING_TOKENS_PER_S - cached(seq)
+
+    return sorted(queue, key=rank)
+
+
+def policy_for(name: Literal["fcfs", "prefix_first"]) -> Policy:
+    """The policy that a pool's `queue_policy` names."""
+    return prefix_first if name == "prefix_first" else fcfs

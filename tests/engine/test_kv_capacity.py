@@ -1,0 +1,96 @@
+"""Sizes of models and of what memory is left for KV, against published figures."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.errors import InputError, MachineError
+from engine.kv.capacity import activation_bytes, cpu_kv_bytes, gpu_kv_bytes, kv_blocks
+from engine.shape import ModelShape
+
+# Sizes from the models' config.json on the Hugging Face hub.
+SMOLLM2_135M = ModelShape(30, 576, 9, 3, 64, 1536, 49152, 8192, tied_embeddings=True)
+LLAMA3_8B = ModelShape(32, 4096, 32, 8, 128, 14336, 128256, 8192)
+LLAMA3_70B = ModelShape(80, 8192, 64, 8, 128, 28672, 128256, 8192)
+QWEN25_7B = ModelShape(28, 3584, 28, 4, 128, 18944, 152064, 32768, qkv_bias=True)
+QWEN25_05B = ModelShape(24, 896, 14, 2, 64, 4864, 151936, 32768, tied_embeddings=True, qkv_bias=True)
+QWEN3_06B = ModelShape(28, 1024, 16, 8, 128, 3072, 151936, 40960, tied_embeddings=True, qk_norm=True)
+OPT_66B = ModelShape(64, 9216, 72, 72, 128, 36864, 50272, 2048)
+
+
+@pytest.mark.parametrize(
+    ("shape", "published"),
+    [
+        (OPT_66B, 2_359_296),  # papers.md section 3 (x 512 = 1,207,959,552 B, DistServe)
+        (LLAMA3_70B, 327_680),  # papers.md section 3
+        (QWEN25_7B, 57_344),  # papers.md section 3
+        (QWEN25_05B, 12_288),  # engines.md 5.1
+        (LLAMA3_8B, 131_072),  # engines.md 5.1
+    ],
+)
+def test_kv_bytes_per_token_at_16_bits(shape: ModelShape, published: int) -> None:
+    assert shape.kv_bytes_per_token() == published
+
+
+@pytest.mark.parametrize(
+    ("shape", "published"),
+    [
+        # Parameter counts of the safetensors on the models' hub pages.
+        (SMOLLM2_135M, 134_515_008),
+        (LLAMA3_8B, 8_030_261_248),
+        (LLAMA3_70B, 70_553_706_496),
+        (QWEN25_7B, 7_615_616_512),
+        (QWEN25_05B, 494_032_768),
+        (QWEN3_06B, 596_049_920),
+    ],
+)
+def test_parameters(shape: ModelShape, published: int) -> None:
+    assert shape.parameters == published
+
+
+def test_shape_from_config_json() -> None:
+    config = {
+        "model_type": "qwen3",
+        "hidden_size": 1024,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "num_hidden_layers": 28,
+        "intermediate_size": 3072,
+        "vocab_size": 151936,
+        "max_position_embeddings": 40960,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": True,
+        "rope_parameters": {"rope_theta": 1_000_000},
+    }
+    shape = ModelShape.from_config(config)
+    assert (shape.parameters, shape.rope_theta, shape.qk_norm) == (596_049_920, 1e6, True)
+    with pytest.raises(InputError, match="hidden_size"):
+        ModelShape.from_config({})
+
+
+def test_gpu_memory_is_what_the_formula_leaves() -> None:
+    """By hand: 80 GB x 0.9 - 16,060,522,496 weights - activations, and half of the weights at TP 2."""
+    options = {"memory_bytes": 80_000_000_000, "token_budget": 512, "max_seqs": 64}
+    activations = activation_bytes(LLAMA3_8B, token_budget=512, max_seqs=64)
+    # 512 tokens x 2 bytes x (3 x 4096 + 3 x 14336) + 64 rows x 128256 x 4 bytes
+    assert activations == 512 * 2 * 55_296 + 64 * 128_256 * 4
+    assert gpu_kv_bytes(LLAMA3_8B, **options) == 72_000_000_000 - 16_060_522_496 - activations
+    halved = activation_bytes(LLAMA3_8B, token_budget=512, max_seqs=64, tp=2)
+    assert gpu_kv_bytes(LLAMA3_8B, **options, tp=2) == 72_000_000_000 - 8_030_261_248 - halved
+
+
+def test_a_cpu_gives_a_quarter_of_its_memory_by_device() -> None:
+    assert cpu_kv_bytes(host_bytes=16_000, host_devices=2) == 2000
+    assert cpu_kv_bytes(host_bytes=16_000, host_devices=2, instance_devices=2) == 4000
+
+
+def test_blocks_split_by_tp_down_to_one_kv_head() -> None:
+    """131,072 bytes a token at TP 1, 16,384 at TP 8 and above: Llama 3 8B has 8 KV heads."""
+    gib = 2**30
+    assert [kv_blocks(LLAMA3_8B, gib, block_size=16, tp=tp) for tp in (1, 2, 8, 16)] == [512, 1024, 4096, 4096]
+
+
+def test_no_room_is_said() -> None:
+    with pytest.raises(MachineError, match="no memory"):
+        kv_blocks(LLAMA3_8B, -5, block_size=16)
