@@ -1,0 +1,17 @@
+"""What this version of the bundled engine can launch. The plan's `runs_on` and `launch` both ask here."""
+
+from __future__ import annotations
+
+from engine.config import EngineConfig
+
+
+def why_not_launchable(config: EngineConfig) -> str | None:
+    """Why the bundled engine cannot run `config`, in one sentence; None where it can."""
+    pool = config.pools[0]
+    if len(config.pools) > 1 or pool.role != "colocated":
+        return "this version launches colocated instances only, no prefill/decode split"
+    if pool.count > 1:
+        return "this version launches one instance, not several replicas"
+    if pool.tp > 1 or pool.pp > 1:
+        return "this version launches instances of tp 1 and pp 1 only"
+    return None

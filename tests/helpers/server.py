@@ -1,0 +1,104 @@
+"""Server processes for tests: the fake engine or the real one, and what a test asks of them over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import msgspec
+
+from advisor.deploy.local import RunningEngine, start_engine
+from advisor.deploy.run import Run, read_run
+from engine.config import EngineConfig, ModelConfig, PoolConfig, ServerConfig
+from engine.config_file import config_text
+
+_TESTS = Path(__file__).resolve().parent.parent
+# -c, because the helper is imported from the tests folder, which is on no other path of a new process.
+FAKE_PROGRAM = (
+    sys.executable,
+    "-c",
+    f"import sys; sys.path.insert(0, {str(_TESTS)!r}); from helpers.server_fake import main; sys.exit(main())",
+)
+
+
+def fake_engine(
+    behaviour: str | None = None,
+    *,
+    pool: PoolConfig | None = None,
+    step_log: Path | None = None,
+    fault: str | None = None,
+    **server: Any,
+) -> RunningEngine:
+    """A running fake; `behaviour` as helpers.server_fake reads it, `server` are fields of ServerConfig."""
+    config = EngineConfig(
+        pools=(pool or PoolConfig(),),
+        model=ModelConfig(name="fake", path=behaviour),
+        server=ServerConfig(**{"port": 0, "drain_s": 5.0, **server}),
+    )
+    return start_engine(config, program=FAKE_PROGRAM, step_log=step_log, fault=fault, timeout_s=60)
+
+
+@contextlib.contextmanager
+def advise_launch(folder: Path, config: EngineConfig, step_log: Path) -> Iterator[Run]:
+    """`advise launch` as a user runs it, ended by Ctrl-C, which has to drain and exit 0."""
+    (folder / "engine.yaml").write_text(config_text(config))
+    argv = [sys.executable, "-m", "advisor", "launch", str(folder), "--step-log", str(step_log)]
+    environment = os.environ | {"PYTHONPATH": str(_TESTS.parent)}
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL) as process:
+        try:
+            eventually(lambda: bool(read_run(folder)) or process.poll() is not None, "the engine is ready", 120)
+            run = read_run(folder)
+            assert run is not None, f"advise launch ended with status {process.returncode}"
+            yield run
+        finally:
+            process.send_signal(signal.SIGINT)
+            status = process.wait(30)
+    assert status == 0
+    assert not (folder / "run.json").exists()
+
+
+def client(engine: RunningEngine | Run, **headers: str) -> httpx2.Client:
+    """An HTTP client of `engine`."""
+    return httpx2.Client(base_url=engine.url, headers=headers, timeout=30)
+
+
+def metrics(http: httpx2.Client) -> dict[str, float]:
+    """/metrics as a mapping from `name{label="value"}` to the value."""
+    text = http.get("/metrics").text
+    return {m[1]: float(m[2]) for m in re.finditer(r"^(advise_\S+) (\S+)$", text, re.MULTILINE)}
+
+
+def blocks(values: dict[str, float]) -> dict[str, float]:
+    """The KV block gauges by state."""
+    states = ("free", "cached", "used", "total")
+    return {state: values[f'advise_kv_blocks{{state="{state}"}}'] for state in states}
+
+
+def eventually(holds: Callable[[], bool], what: str, within_s: float = 10.0) -> None:
+    """Wait until `holds`; fail naming `what` if it never does."""
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline, f"never happened: {what}"
+        time.sleep(0.02)
+
+
+def step_lines(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The header and the steps of a step log; a last line still being written does not count."""
+    whole, _, _ = path.read_bytes().rpartition(b"\n")
+    header, *steps = [msgspec.json.decode(line) for line in whole.splitlines()]
+    return header, steps
+
+
+def events(body: str) -> list[Any]:
+    """The data of a stream's events, decoded; the last is the string [DONE]."""
+    data = [line.removeprefix("data: ") for line in body.splitlines() if line]
+    return [item if item == "[DONE]" else msgspec.json.decode(item) for item in data]

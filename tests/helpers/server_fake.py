@@ -1,0 +1,120 @@
+"""A server process with no model: the real loop, core, routes and uvicorn; the executor makes tokens up.
+
+Run as a program it behaves as `python -m engine.server` does, so that signals and sockets are tested on a real
+process. `model.path` in its engine.yaml says how: `sleep:0.01` makes a step take 10 ms, `fail:2` raises in the
+first step that decodes two requests.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from engine.config import EngineConfig
+from engine.server.__main__ import arguments
+from engine.server.backend import Backend
+from engine.server.process import Options, serve
+from engine.step import Step, StepResult
+
+VOCAB = 256
+EOS = 0
+
+
+class BytesCodec:
+    """A token is a byte; a multi-byte character is incomplete until its last token."""
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        return self.encode("".join(f"{message['role']}: {message['content']}\n" for message in messages))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(ids).decode(errors="replace")
+
+    def stream(self) -> BytesStream:
+        return BytesStream()
+
+
+class BytesStream:
+    """Holds the bytes of an incomplete character back."""
+
+    def __init__(self) -> None:
+        self._held = b""
+
+    def push(self, token_id: int) -> str:
+        self._held += bytes([token_id])
+        try:
+            text, self._held = self._held.decode(), b""
+        except UnicodeDecodeError:
+            return ""
+        return text
+
+    def flush(self) -> str:
+        return self._held.decode(errors="replace")
+
+
+class FakeExecutor:
+    """Answers with the bytes of `text`, by position in the output, over and over."""
+
+    def __init__(self, text: str, *, sleep_s: float = 0.0, fail_at: int | None = None) -> None:
+        self._text = text.encode()
+        self._sleep_s = sleep_s
+        self._fail_at = fail_at
+
+    def submit(self, step: Step) -> FakeHandle:
+        return FakeHandle(self, step)
+
+    def run(self, step: Step) -> StepResult:
+        if self._sleep_s:
+            time.sleep(self._sleep_s)
+        if sum(not row.prefill for row in step.rows) == self._fail_at:
+            raise RuntimeError("the fake executor was told to fail")
+        ends = (row.start + len(row.tokens) for row in step.rows)
+        tokens = (self._text[end % len(self._text)] for end in ends)
+        return StepResult(
+            step.id, tuple(t if r.sample else None for t, r in zip(tokens, step.rows, strict=True))
+        )
+
+
+class FakeHandle:
+    """A step that runs when its result is asked for."""
+
+    def __init__(self, executor: FakeExecutor, step: Step) -> None:
+        self._executor, self._step = executor, step
+
+    def result(self) -> StepResult:
+        return self._executor.run(self._step)
+
+
+def load_fake(config: EngineConfig) -> Backend:
+    kind, _, value = (config.model.path or "").partition(":")
+    executor = FakeExecutor(
+        "h\u00e9llo ",
+        sleep_s=float(value) if kind == "sleep" else 0.0,
+        fail_at=int(value) if kind == "fail" else None,
+    )
+    kv_tokens = config.pools[0].kv_tokens or 65_536
+    return Backend(
+        executor=executor,
+        codec=BytesCodec(),
+        eos_token_ids=frozenset({EOS}),
+        num_blocks=kv_tokens // config.pools[0].block_size + 1,
+        vocab_size=VOCAB,
+        max_len=4096,
+        dtype="none",
+        devices=("fake:0",),
+        threads=1,
+        kv_tokens_planned=kv_tokens,
+    )
+
+
+def main() -> int:
+    given = arguments().parse_args()
+    return serve(given.config, load_fake, Options(given.port, given.step_log, given.fault, given.parent_pid))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""The engine loop in this process: every request ends once, in the right way, whatever is aborted when."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from helpers.server_fake import FakeExecutor
+
+from engine.config import PoolConfig
+from engine.core import EngineCore
+from engine.request import Request, SamplingParams
+from engine.server.loop import EngineLoop
+from engine.server.metrics import Metrics
+from engine.server.observer import Observer
+from engine.server.ticket import Ticket
+
+TEXT = "abcdefg"
+
+
+def engine_loop(pool: PoolConfig, *, fail_at: int | None = None) -> EngineLoop:
+    core = EngineCore(pool, num_blocks=41, max_len=512, eos_token_ids=frozenset({0}))
+    executor = FakeExecutor(TEXT, fail_at=fail_at)
+    return EngineLoop(core, executor, Observer(Metrics(), pool.token_budget))
+
+
+def request(number: int, prompt: int, output: int) -> Request:
+    return Request(f"r{number}", tuple(range(1, prompt + 1)), SamplingParams(output, ignore_eos=True))
+
+
+def expected(ticket: Ticket) -> list[int]:
+    """What the fake answers: the token at position p is TEXT[p]."""
+    start, length = len(ticket.request.prompt), len(ticket.tokens)
+    return [ord(TEXT[position % len(TEXT)]) for position in range(start, start + length)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_arrivals_and_aborts_end_each_request_once(seed: int) -> None:
+    asyncio.run(_random_run(random.Random(seed)))
+
+
+async def _random_run(draw: random.Random) -> None:
+    # 40 blocks of 4 tokens and prompts of up to 60: some wait, some are preempted.
+    loop = engine_loop(PoolConfig(block_size=4, token_budget=16, max_seqs=8))
+    loop.start(lambda: pytest.fail("the engine failed"))
+    tickets: list[Ticket] = []
+    aborted: set[str] = set()
+    for number in range(150):
+        ticket = loop.add(request(number, draw.randint(1, 60), draw.randint(1, 40)), stream=draw.random() < 0.5)
+        tickets.append(ticket)
+        if draw.random() < 0.3:
+            victim = draw.choice(tickets)
+            aborted.add(victim.request.id)
+            loop.abort(victim)
+            loop.abort(victim)  # twice, and of ended requests too: both must do nothing
+        if draw.random() < 0.3:
+            await asyncio.sleep(0.001)
+        loop.check_invariants()
+    endings = [await ticket.ended() for ticket in tickets]
+    await loop.stop()
+    loop.check_invariants()
+    assert (loop.open, loop.waiting) == (0, 0)
+    for ticket, ending in zip(tickets, endings, strict=True):
+        assert ticket.tokens == expected(ticket)
+        if ending.reason == "length":
+            assert len(ticket.tokens) == ticket.request.sampling.max_tokens
+        else:
+            assert ending.reason == "abort"
+            assert ticket.request.id in aborted
+
+
+def test_a_slow_reader_gets_every_token_in_order() -> None:
+    async def run() -> None:
+        loop = engine_loop(PoolConfig())
+        loop.start(lambda: pytest.fail("the engine failed"))
+        ticket, got = loop.add(request(0, 3, 200), stream=True), []
+        async for batch in ticket.batches():
+            got += batch
+            await asyncio.sleep(0.002)
+        await loop.stop()
+        assert got == ticket.tokens == expected(ticket)
+        assert len(got) == 200
+
+    asyncio.run(run())
+
+
+def test_a_request_that_the_core_refuses_ends_with_an_error() -> None:
+    async def run() -> None:
+        loop = engine_loop(PoolConfig())
+        loop.start(lambda: pytest.fail("the engine failed"))
+        ticket = loop.add(request(0, 600, 1), stream=False)  # over the 512 tokens of max_len
+        assert (await ticket.ended()).reason == "error"
+        assert (await loop.add(request(1, 3, 1), stream=False).ended()).reason == "length"
+        await loop.stop()
+
+    asyncio.run(run())
+
+
+def test_a_failure_ends_running_and_waiting_requests_and_is_kept() -> None:
+    async def run() -> None:
+        failed = asyncio.Event()
+        loop = engine_loop(PoolConfig(max_seqs=1), fail_at=1)
+        loop.start(failed.set)
+        tickets = [loop.add(request(n, 3, 100), stream=False) for n in range(3)]
+        assert [(await ticket.ended()).reason for ticket in tickets] == ["error"] * 3
+        await failed.wait()
+        assert isinstance(loop.failure, RuntimeError)
+        await loop.stop()
+
+    asyncio.run(run())
