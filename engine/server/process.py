@@ -96,7 +96,7 @@ def check(config: EngineConfig) -> None:
     """Refuse at once what cannot run. Raises MachineError, InputError."""
     why = why_not_launchable(config)
     if why is not None:
-        hint = "advise export PLAN --to vllm"
+        hint = "advise analyze LOG --here"
         raise MachineError("the bundled engine cannot launch this", why=why, hint=hint)
     devices, cores = config.pools[0].devices_per_instance, usable_cores()
     if devices > cores:
