@@ -1,0 +1,161 @@
+"""Where the canonical fields are in rows that follow no particular format.
+
+Owns the aliases. Names are compared without case and punctuation (`promptTokens` is `prompt_tokens`), at the
+top and inside the usual containers. The first alias of a list wins, then the outermost container.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from advisor.logs.record import Row
+
+ARRIVALS: dict[str, str | None] = {  # alias -> unit that its name tells
+    "arrival": None, "arrivals": "s", "arrivalms": "ms", "arrivaltime": None, "arrivedat": None,
+    "arrivaltimestamp": None, "requestreceivedts": None, "requestreceivedms": "ms", "receivedat": None,
+    "requesttime": None, "requesttimestamp": None, "requestcreatedat": None, "starttime": None,
+    "startedat": None, "starttimestamp": None,
+    "starttimems": "ms", "startms": "ms", "timestamp": None, "timestampms": "ms",
+    "timestamps": "s", "timestampus": "us", "timestampns": "ns", "ts": None, "tsms": "ms", "time": None,
+    "datetime": None, "date": None, "createdat": None, "createdtime": None, "created": None, "start": None,
+}  # fmt: skip
+ENDS: dict[str, str | None] = {
+    "endtime": None, "endedat": None, "completedat": None, "finishedat": None, "finishtime": None,
+    "endtimestamp": None, "responsecreatedat": None, "eventtimeunixms": "ms", "end": None,
+}  # fmt: skip
+TTFTS: dict[str, str | None] = {
+    "ttfts": "s", "ttftms": "ms", "ttft": None, "timetofirsttokenms": "ms", "timetofirsttokens": "s",
+    "timetofirsttoken": None, "firsttokenlatency": None, "firsttokenms": "ms",
+}  # fmt: skip
+E2ES: dict[str, str | None] = {
+    "e2es": "s", "e2ems": "ms", "e2elatency": None, "e2elatencys": "s", "e2elatencyms": "ms", "e2e": None,
+    "latencyms": "ms", "latencys": "s", "latencyseconds": "s", "latency": None, "durationms": "ms",
+    "durations": "s", "durationseconds": "s", "duration": None, "requestdurationms": "ms", "totaltimems": "ms",
+    "totaltime": None, "responsetimems": "ms", "responsetime": None, "elapsedms": "ms", "elapsedtime": None,
+    "generationtimems": "ms", "delayms": "ms",
+}  # fmt: skip
+_NAMES: dict[str, Sequence[str]] = {
+    "prompt_tokens": (
+        "prompttokens", "inputtokens", "numprompttokens", "numinputtokens", "numprefilltokens", "contexttokens",
+        "requesttokens", "tokensprompt", "tokensin", "tokensinput", "inputtokenstotal", "inputtokencount",
+        "prompttokencount", "promptlength", "promptlen", "inputlength", "inputlen", "isl",
+    ),
+    "output_tokens": (
+        "completiontokens", "outputtokens", "numcompletiontokens", "numoutputtokens", "numgeneratedtokens",
+        "numdecodetokens", "generatedtokens", "generationtokens", "responsetokens", "tokenscompletion",
+        "tokensout", "tokensoutput",
+        "outputtokencount", "completiontokencount", "candidatestokencount", "outputlength",
+        "outputlen", "responselength", "osl",
+    ),
+    "cached_tokens": (
+        "cachedtokens", "prompttokensdetails.cachedtokens", "inputtokensdetails.cachedtokens",
+        "cachereadinputtokens", "cachereadtokens", "promptcachereadtokens", "tokenscached", "inputcachedtokens",
+    ),
+    "cache_write": ("cachecreationinputtokens",),
+    "model": ("model", "modelname", "modelid", "servedmodel", "modelslug", "modelpermaslug", "deployment"),
+    "route": ("route", "path", "url", "endpoint", "requestpath", "uri", "operation", "calltype"),
+    "client": (
+        "client", "clientid", "user", "userid", "enduser", "tenant", "tenantid", "customer", "customerid",
+        "apikeyhash", "apikeyname", "apikey", "team", "teamid",
+    ),
+    "session": ("session", "sessionid", "conversation", "conversationid", "chatid", "threadid"),
+    "status": ("statuscode", "httpstatus", "responsestatus", "responsecode", "status", "success"),
+    "error": ("errortype", "error.type", "error.code", "error", "exception", "errormessage"),
+    "output": ("output", "completion", "outputtext", "response", "answer"),
+}  # fmt: skip
+ALIASES: dict[str, Sequence[str]] = _NAMES | {
+    "arrival": tuple(ARRIVALS), "end": tuple(ENDS), "ttft": tuple(TTFTS), "e2e": tuple(E2ES),
+}  # fmt: skip
+_CONTAINERS = (
+    "", "usage.", "response.usage.", "response.body.usage.", "responsebody.usage.", "body.usage.", "tokens.",
+    "metrics.", "timing.", "request.", "body.", "request.body.", "requestbody.", "response.", "response.body.",
+    "responsebody.", "metadata.", "metadata.usageobject.", "request.metadata.", "body.metadata.",
+)  # fmt: skip
+_MISSING = frozenset(("", "null", "NULL", "None", "nan", "NaN", "-"))  # as CSV writers put it
+_DEPTH = 5
+_MOST_KEYS = 400
+_MOST_SHAPES = 1000
+_PUNCTUATION = re.compile(r"[^a-z0-9.]")
+
+
+class Fields:
+    """Finds fields in rows. Remembers the columns of every shape of row that it met."""
+
+    def __init__(self, field_map: Sequence[tuple[str, str]] = ()) -> None:
+        self._mapped = {name: ".".join(map(_plain, path.split("."))) for name, path in field_map}
+        self._plain: dict[str, str] = {}
+        self._shapes: dict[tuple[str, ...], dict[str, tuple[str, ...]]] = {}
+
+    def find(self, row: Row) -> dict[str, Any]:
+        """Canonical name -> value, for those that the row has."""
+        flat: dict[str, Any] = {}
+        self._flatten(row, "", flat, _DEPTH)
+        shape = tuple(flat)
+        columns = self._shapes.get(shape)
+        if columns is None:
+            if len(self._shapes) >= _MOST_SHAPES:
+                self._shapes.clear()
+                self._plain.clear()
+            columns = self._shapes[shape] = self._columns(flat)
+        found = {}
+        for name, keys in columns.items():
+            for key in keys:
+                value = flat[key]
+                if value is not None and not (type(value) is str and value in _MISSING):
+                    found[name] = value
+                    break
+        return found
+
+    def locate(self, sample: Sequence[Row], name: str) -> str | None:
+        """The path of a field as the first row that has it writes it."""
+        for row in sample:
+            flat: dict[str, Any] = {}
+            self._flatten(row, "", flat, _DEPTH)
+            if name in (columns := self._columns(flat)):
+                return self._as_written(row, columns[name][0])
+        return None
+
+    def unit(self, path: str | None, units: Mapping[str, str | None]) -> str | None:
+        """The unit that the last part of a located path tells, if any."""
+        return None if path is None else units.get(_plain(path.rpartition(".")[2]))
+
+    def _columns(self, flat: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+        columns = {}
+        for name, aliases in ALIASES.items():
+            keys = tuple(
+                key for alias in aliases for container in _CONTAINERS if (key := container + alias) in flat
+            )
+            if name in self._mapped:
+                keys = (self._mapped[name],) if self._mapped[name] in flat else ()
+            if keys:
+                columns[name] = keys
+        for name, path in self._mapped.items():
+            if name not in ALIASES and path in flat:
+                columns[name] = (path,)
+        return columns
+
+    def _as_written(self, row: Row, key: str) -> str:
+        names = []
+        value: Any = row
+        while key and isinstance(value, Mapping):
+            plain = {self._plain[name]: name for name in value}
+            part = next(part for part in plain if key == part or key.startswith(part + "."))
+            names.append(plain[part])
+            value, key = value[plain[part]], key[len(part) + 1 :]
+        return ".".join(names)
+
+    def _flatten(self, row: Row, prefix: str, flat: dict[str, Any], depth: int) -> None:
+        for key, value in row.items():
+            plain = self._plain.get(key)
+            if plain is None:
+                plain = self._plain[key] = _plain(key)
+            if len(flat) < _MOST_KEYS:
+                flat[prefix + plain] = value
+            if depth and type(value) is dict:
+                self._flatten(value, prefix + plain + ".", flat, depth - 1)
+
+
+def _plain(name: str) -> str:
+    return _PUNCTUATION.sub("", name.lower())

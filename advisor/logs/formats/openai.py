@@ -1,0 +1,32 @@
+"""Logged requests and responses of an OpenAI-compatible service: messages or a prompt, usage, times.
+
+Takes the common shapes: a body at the top or under `request` or `body` (as JSON text too), the answer under
+`response`, batch files. Everything is found as in `generic`; this format only knows that there are prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from advisor.logs.formats.base import mostly
+from advisor.logs.formats.generic import Generic
+from advisor.logs.prompts import find_prompt
+from advisor.logs.record import Row, UnusableError
+
+
+class OpenAI(Generic):
+    """A request with its prompt, and mostly its response."""
+
+    name: ClassVar[str] = "openai"
+
+    @classmethod
+    def detect(cls, sample: Sequence[Row]) -> bool:
+        return mostly(sample, _has_prompt)
+
+
+def _has_prompt(row: Row) -> bool:
+    try:
+        return find_prompt(row) is not None
+    except UnusableError:
+        return True

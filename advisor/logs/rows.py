@@ -1,0 +1,213 @@
+"""From bytes to rows: JSON lines, a JSON document that holds a list, or CSV.
+
+Owns the splitting and the reasons for which a line is no row; one bad line never costs the others. Memory is
+bounded by `LINE_BYTES` for lines and by `DOCUMENT_BYTES` for documents, which cannot be read in parts.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from advisor.logs.record import Row, UnusableError
+
+LINE_BYTES = 64 << 20
+DOCUMENT_BYTES = 256 << 20
+_BOM = b"\xef\xbb\xbf"
+_NOT_TEXT = (b"PAR1", b"PK\x03\x04", b"\x80\x04", b"\x80\x05", b"\xff\xfe", b"\xfe\xff", b"SQLite")
+_LISTS = (
+    "data", "requests", "records", "rows", "items", "logs", "traces", "results", "entries", "observations",
+)  # fmt: skip
+_QUOTED_LINES = 1000  # of one CSV row
+_decode = msgspec.json.Decoder().decode
+
+
+class Line(NamedTuple):
+    """One line, CSV row or list item: its number in the file, from 1, and what it holds."""
+
+    number: int
+    content: Row | UnusableError
+
+
+def read_rows(chunks: Iterable[bytes]) -> Iterator[Line]:
+    """The rows of one file, blank lines left out. Whatever cannot be read is a Line that says why."""
+    try:
+        yield from _rows(iter(chunks))
+    except UnusableError as error:
+        yield Line(0, error)
+
+
+def _rows(chunks: Iterator[bytes]) -> Iterator[Line]:
+    head = next(chunks, b"").removeprefix(_BOM)
+    chunks = itertools.chain([head], chunks)
+    kind = _kind(head)
+    if kind == "lines":
+        return _json_lines(chunks)
+    if kind == "document":
+        return _document(chunks)
+    if kind == "csv":
+        return _csv(chunks)
+    return iter([Line(0, UnusableError("not a text file"))])
+
+
+def _kind(head: bytes) -> str:
+    """What the first chunk looks like; a few damaged lines do not change the answer."""
+    if head.startswith(_NOT_TEXT):
+        return "binary"
+    lines = [line for raw in head.split(b"\n", 64)[:64] if (line := raw.strip())]
+    if not lines:
+        return "lines"
+    whole = sum(line.startswith(b"{") and line.endswith(b"}") for line in lines)
+    if whole * 2 >= len(lines) and len(lines) > 1:
+        return "lines"
+    if lines[0][:1] in (b"{", b"["):
+        endless = len(lines) == 1 and lines[0][:1] == b"{" and not lines[0].endswith(b"}")
+        return "lines" if endless else "document"
+    return "lines" if whole else "csv"
+
+
+def _split(chunks: Iterator[bytes]) -> Iterator[bytes | None]:
+    """Lines without their ends; None for a line of more than LINE_BYTES, which is dropped as it comes."""
+    pieces: list[bytes] = []
+    held = 0
+    for chunk in chunks:
+        first, *rest = chunk.split(b"\n")
+        held += len(first)
+        if held <= LINE_BYTES:
+            pieces.append(first)
+        else:
+            pieces.clear()
+        if rest:
+            yield b"".join(pieces) if held <= LINE_BYTES else None
+            yield from rest[:-1]
+            pieces, held = [rest[-1]], len(rest[-1])
+    if held:
+        yield b"".join(pieces) if held <= LINE_BYTES else None
+
+
+def _json_lines(chunks: Iterator[bytes]) -> Iterator[Line]:
+    for number, raw in enumerate(_split(chunks), 1):
+        if raw is None:
+            yield Line(number, UnusableError(f"line longer than {LINE_BYTES >> 20} MiB"))
+        elif line := raw.strip():
+            yield Line(number, _parse(line))
+
+
+def _parse(line: bytes) -> Row | UnusableError:
+    try:
+        value = _decode(line)
+    except (msgspec.DecodeError, RecursionError):
+        try:
+            value = _parse_leniently(line)
+        except UnusableError as error:
+            return error
+    return value if type(value) is dict else UnusableError("not a JSON object")
+
+
+def _parse_leniently(data: bytes) -> Any:
+    """For what JSON forbids and loggers write: NaN and Infinity (read as null), raw control characters."""
+    try:
+        return json.loads(data.decode(), strict=False, parse_constant=lambda _: None)
+    except UnicodeDecodeError:
+        raise UnusableError("invalid UTF-8") from None
+    except RecursionError:
+        raise UnusableError("JSON nested too deeply") from None
+    except json.JSONDecodeError as error:
+        several = error.msg == "Extra data"
+        raise UnusableError("several JSON values on one line" if several else "invalid JSON") from None
+    except ValueError:
+        raise UnusableError("number with too many digits") from None
+
+
+def _document(chunks: Iterator[bytes]) -> Iterator[Line]:
+    data = bytearray()
+    for chunk in chunks:
+        data += chunk
+        if len(data) > DOCUMENT_BYTES:
+            raise UnusableError(f"JSON document over {DOCUMENT_BYTES >> 20} MiB; JSON lines have no limit")
+    for number, item in enumerate(_items(bytes(data)), 1):
+        row = _parse(bytes(item)) if isinstance(item, msgspec.Raw) else item
+        yield Line(number, row if isinstance(row, dict | UnusableError) else UnusableError("not a JSON object"))
+
+
+def _items(data: bytes) -> list[Any]:
+    """The items of the document's list, not yet decoded where possible; an object without one is one item."""
+    try:
+        if data.lstrip().startswith(b"["):
+            return msgspec.json.decode(data, type=list[msgspec.Raw])
+        members = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError):
+        whole = _parse_leniently(data)
+        return whole if isinstance(whole, list) else [whole]
+    for name in _LISTS:
+        if name in members and bytes(members[name]).startswith(b"["):
+            return msgspec.json.decode(members[name], type=list[msgspec.Raw])
+    return [_parse(data)]
+
+
+def _csv(chunks: Iterator[bytes]) -> Iterator[Line]:
+    csv.field_size_limit(LINE_BYTES)  # the module's 128 KiB is less than a long prompt
+    texts = ("" if raw is None else raw.decode("utf-8", "replace").rstrip("\r") for raw in _split(chunks))
+    first = next((text for text in texts if text.strip()), "")
+    delimiter = max(",\t;|", key=first.count)
+    header = _cells(first, delimiter)
+    if len(header) < 2:
+        yield from _neither(itertools.chain([first], texts))
+        return
+    for number, lines in _csv_records(texts):
+        cells = _cells("\n".join(lines), delimiter)
+        if lines[0].count('"') % 2 and len(lines) == 1:
+            yield Line(number, UnusableError("quote that never closes"))
+        elif len(cells) != len(header):
+            yield Line(number, UnusableError("wrong number of CSV fields", len(lines)))
+        elif cells == header:
+            yield Line(number, UnusableError("repeated header"))
+        else:
+            yield Line(number, dict(zip(header, cells, strict=True)))
+
+
+def _csv_records(texts: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+    """Lines that belong together because a quoted field spans them, with the number of the first.
+
+    A quote that does not close within `_QUOTED_LINES` costs its own line only: it comes alone.
+    """
+    waiting: deque[str] = deque()
+    number = 1
+    while (line := waiting.popleft() if waiting else next(texts, None)) is not None:
+        number += 1
+        if not line.strip():
+            continue
+        record = [line]
+        closed = line.count('"') % 2 == 0
+        while not closed and len(record) < _QUOTED_LINES:
+            more = waiting.popleft() if waiting else next(texts, None)
+            if more is None:
+                break
+            record.append(more)
+            closed = more.count('"') % 2 == 1
+        if not closed:
+            waiting.extendleft(reversed(record[1:]))
+            del record[1:]
+        yield number, record
+        number += len(record) - 1
+
+
+def _cells(text: str, delimiter: str) -> list[str]:
+    if '"' not in text:
+        return text.split(delimiter)
+    try:
+        return next(csv.reader([text], delimiter=delimiter), [])
+    except csv.Error:
+        return []
+
+
+def _neither(texts: Iterable[str]) -> Iterator[Line]:
+    for number, text in enumerate(texts, 1):
+        if text.strip():
+            yield Line(number, UnusableError("neither JSON nor CSV"))

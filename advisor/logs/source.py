@@ -1,0 +1,130 @@
+"""Opening logs: files, folders and standard input, plain, gzip or zstd, as chunks of bytes.
+
+Owns finding the files, decompression by magic bytes and progress in bytes as stored. It holds one chunk at a
+time and never looks inside.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from advisor.logs.record import UnusableError
+from engine.errors import InputError
+
+CHUNK_BYTES = 1 << 20
+_GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One thing to read. `path` is None for standard input; `name` is for messages."""
+
+    name: str
+    path: Path | None
+    size: int  # bytes as stored; 0 where unknown
+
+
+class Meter:
+    """Bytes read so far over all sources, told to `progress(done, total)`; total is 0 where unknown."""
+
+    def __init__(self, sources: Sequence[Source], progress: Progress | None) -> None:
+        known = all(source.path is not None for source in sources)
+        self._total = sum(source.size for source in sources) if known else 0
+        self._progress = progress
+        self._done = 0
+
+    def add(self, count: int) -> None:
+        """Count `count` more bytes."""
+        self._done += count
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+
+def find_sources(paths: Sequence[str | Path]) -> list[Source]:
+    """The files behind `paths`, those of a folder in the order of their names. Raises InputError."""
+    sources: list[Source] = []
+    for given in paths:
+        path = Path(given)
+        if str(given) == "-":
+            sources.append(Source("standard input", None, 0))
+        elif path.is_dir():
+            inside = sorted(file for file in path.rglob("*") if file.is_file() and not _hidden(file, path))
+            if not inside:
+                raise InputError("the folder has no files", where=str(given))
+            sources += [Source(str(file), file, file.stat().st_size) for file in inside]
+        elif path.exists():
+            sources.append(Source(str(given), path, path.stat().st_size))
+        else:
+            raise InputError("no such log", where=str(given), hint=f"ls {path.parent}")
+    if not sources:
+        raise InputError("no log given", hint="advise analyze LOG")
+    return sources
+
+
+def read_chunks(source: Source, meter: Meter) -> Iterator[bytes]:
+    """The decompressed content, a chunk at a time. Raises UnusableError where compressed data is damaged."""
+    with _open(source) as raw, io.BufferedReader(_Counted(raw, meter), CHUNK_BYTES) as stored:
+        magic = stored.peek(4)[:4]
+        stream: Any = stored
+        if magic.startswith(_GZIP):
+            stream = gzip.GzipFile(fileobj=stored)
+        elif magic == _ZSTD:
+            stream = _zstd().ZstdFile(stored)
+        try:
+            while chunk := stream.read(CHUNK_BYTES):
+                yield chunk
+        except (EOFError, OSError, zlib.error, ValueError) as error:
+            raise UnusableError("compressed data is damaged or ends early") from error
+        except Exception as error:
+            if type(error).__name__ != "ZstdError":  # its module depends on the Python version
+                raise
+            raise UnusableError("compressed data is damaged or ends early") from error
+
+
+class _Counted(io.RawIOBase):
+    """A raw stream that reports what passes."""
+
+    def __init__(self, raw: IO[bytes], meter: Meter) -> None:
+        super().__init__()
+        self._raw = raw
+        self._meter = meter
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        data = self._raw.read(len(buffer))
+        buffer[: len(data)] = data
+        self._meter.add(len(data))
+        return len(data)
+
+
+def _open(source: Source) -> IO[bytes]:
+    if source.path is None:
+        return io.FileIO(sys.stdin.fileno(), closefd=False)
+    try:
+        return source.path.open("rb", buffering=0)
+    except OSError as error:
+        raise InputError("cannot open the log", where=source.name, why=error.strerror) from None
+
+
+def _zstd() -> Any:
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zstd
+
+
+def _hidden(file: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in file.relative_to(folder).parts)
