@@ -57,7 +57,6 @@ class ModelShape:
             raise InputError(
                 f"config.json has no {error.args[0]}",
                 why="a Llama or Qwen family config is needed",
-                hint="advise doctor",
             ) from None
 
     @property

@@ -14,8 +14,8 @@ Source = Literal["calibrated", "published", "roofline"]
 class StepShape:
     """A step without identities: all that decides its time.
 
-    `prefill` holds one (new tokens, context tokens already in KV) per prefill row; `decode` the context tokens
-    of each decode row.
+    `prefill` holds one (new tokens, context tokens already in KV) per prefill row; `decode` the context
+    tokens of each decode row.
     """
 
     prefill: tuple[tuple[int, int], ...] = ()

@@ -1,0 +1,234 @@
+"""`advise`: a Workload and a Target in, findings and a rule-made Plan out.
+
+Findings that need no device come always; those that need step times come with a target. Nothing here is
+simulated: the plan has one candidate, its simulated fields are null, and its verdict is `undecided`, or
+`infeasible` by rule 0a.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from advisor.advice.finding import Finding
+from advisor.advice.links import links_of
+from advisor.advice.plan import Plan
+from advisor.advice.planner import make_plan
+from advisor.advice.resolve import NoTarget
+from advisor.advice.rules import budget, capacity, data_quality, hosted, prefix, prompts, risks, split
+from advisor.advice.rules.formulas import remote_reuse_bandwidth
+from advisor.advice.situation import Situation, draw
+from advisor.advice.steps import Calibrations
+from advisor.advice.target import Target
+from advisor.workload.model import UnknownField, Workload
+from engine.errors import MachineError
+from engine.step_time.model import StepShape
+
+NOT_MODELLED = (
+    "tokenizing, HTTP and the network between client and server",
+    "preemption when the KV cache overflows",
+    "speculative decoding, sliding windows, mixtures of experts",
+)
+SIMULATED = ("goodput_rps_per_gpu", "attainment", "ttft_p90_s", "tpot_p90_s", "tbt_p99_s", "hit_rate_tokens")
+COMPARED = ("attribution", "runner_up", "margin", "flips", "mean_trap", "backtest")
+PRICED = ("usd_per_month", "usd_per_million_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What `advise` gives; `plan_reason` says why `plan` is None."""
+
+    findings: tuple[Finding, ...]
+    plan: Plan | None
+    plan_reason: str | None
+    unknown: tuple[UnknownField, ...]
+    not_modelled: tuple[str, ...] = NOT_MODELLED
+
+
+def advise(
+    workload: Workload,
+    target: Target | NoTarget,
+    calibrations: Calibrations | None = None,
+    *,
+    no_operations: bool = False,
+) -> Advice:
+    """Apply every rule that the workload and the target allow, and plan where both are known.
+
+    `calibrations` are step times measured on the target's own engine. `no_operations`: nobody would run a
+    deployment. Raises InputError where the target names a model or GPU that is not known.
+    """
+    always = _hardware_free(workload)
+    if isinstance(target, NoTarget):
+        return _no_plan([*always, _caching_alone(workload)], f"{target.reason} (add {target.hint})")
+    reason = _why_no_plan(workload)
+    if reason is not None:
+        return _no_plan([*always, _caching_alone(workload)], reason)
+    try:
+        situation = draw(workload, target, calibrations or {})
+    except MachineError as error:
+        return _no_plan([*always, _caching_alone(workload)], f"{error.message}: {error.why}")
+    impossible = _infeasible(situation)
+    order = _queue_order(situation)
+    offline = target.slo.ttft_s is None and target.slo.gap_s is None
+    plan = make_plan(situation, feasible=impossible is None, prefix_first=offline or order is not None)
+    findings = [*always, *_with_device(situation, no_operations), *_budget_findings(situation, impossible)]
+    return Advice(_sorted([*findings, impossible, order]), plan, None, _unknown())
+
+
+def _no_plan(findings: Iterable[Finding | None], reason: str) -> Advice:
+    return Advice(_sorted(findings), None, reason, ())
+
+
+def _sorted(findings: Iterable[Finding | None]) -> tuple[Finding, ...]:
+    return tuple(sorted((f for f in findings if f is not None), key=lambda f: f.code))
+
+
+def _why_no_plan(workload: Workload) -> str | None:
+    if workload.lengths.output is None:
+        return "the log has no output lengths"
+    if workload.arrivals.rate_rps is None:
+        return "the log has no arrival times, so no rate to plan for"
+    return None
+
+
+def _hardware_free(workload: Workload) -> list[Finding | None]:
+    """Rules that need nothing but the measurement."""
+    arrivals, sharing = workload.arrivals, workload.sharing
+    hit, anywhere = sharing.hit_rate_tokens, sharing.any_position_share
+    return [
+        data_quality.short_log(workload.requests, workload.span_s),
+        data_quality.coarse_clock(arrivals.tick_s, arrivals.cv, arrivals.cv_spread),
+        data_quality.no_sharing(hit is not None),
+        data_quality.no_outputs(workload.lengths.output is not None),
+        None if hit is None or anywhere is None else prompts.stable_first(anywhere, hit),
+        capacity.bursty(
+            arrivals.dispersion.get("10"), arrivals.cv, arrivals.tick_s is not None, arrivals.peak_rps.get("10")
+        ),
+    ]
+
+
+def _caching_alone(workload: Workload) -> Finding:
+    """Rule 1 without a device: the hit rates, no share of time."""
+    sharing = workload.sharing
+    return prefix.prefix_caching(None, sharing.hit_rate_tokens, sharing.hit_rate_optimal, None)
+
+
+def _with_device(s: Situation, no_operations: bool) -> list[Finding | None]:
+    """Rules that need step times or memory."""
+    sharing, hit = s.workload.sharing, s.hit
+    found: list[Finding | None] = [
+        prefix.prefix_caching(hit, sharing.hit_rate_tokens, sharing.hit_rate_optimal, s.prefill_share),
+        capacity.overloaded(s.sizing.load, s.instances),
+        capacity.too_long(s.workload.lengths.prompt.max, s.target.max_len or s.shape.max_len),
+        risks.replan_when(s.mean.uncached, s.mean.output, s.mean.rate_rps * s.instances, hit),
+        *_split_findings(s),
+    ]
+    if hit is not None:
+        found += [
+            prefix.sharing_matters(s.prefill_share, hit, s.instances),
+            prefix.no_speedup(s.prefill_share, hit),
+            prefix.capacity_limited(
+                hit,
+                s.hit_unlimited,
+                s.sizing.kv_tokens * s.instances,
+                _tokens_to_close(s.workload),
+                _reuse_link(s),
+            ),
+        ]
+    if not s.target.on_cpu:
+        idle = s.sizing.load * s.instances * s.mean.rate_rps * s.instances / s.sizing_rps
+        found.append(hosted.mostly_idle(idle, no_operations))
+    return found
+
+
+def _reuse_link(s: Situation) -> float:
+    """Bytes/s a link must have for remote KV of a typical shared prefix to be worth fetching."""
+    prefix_tokens = s.hit_unlimited * s.mean.prompt
+    gqa = s.shape.heads / s.shape.kv_heads
+    return remote_reuse_bandwidth(s.shape.hidden, prefix_tokens, gqa, s.flops)
+
+
+def _tokens_to_close(workload: Workload) -> int | None:
+    """The smallest measured cache within the gap of an unlimited one."""
+    enough = (workload.sharing.hit_rate_tokens or 0.0) - prefix.CAPACITY_GAP
+    return next((p.tokens for p in workload.sharing.capacity_curve if p.hit_rate_tokens >= enough), None)
+
+
+def _infeasible(s: Situation) -> Finding | None:
+    return capacity.infeasible(s.target.slo.gap_s, s.decode_floor_s, s.target.slo.ttft_s, s.prefill_floor_s)
+
+
+def _queue_order(s: Situation) -> Finding | None:
+    """Rule 1d; the queue is the wait of the sizing window times its rate."""
+    optimal = s.workload.sharing.hit_rate_optimal or s.workload.sharing.hit_rate_tokens
+    if s.hit is None or optimal is None:
+        return None
+    queue = s.sizing.wait_s * s.sizing_rps / s.instances
+    ttft_target = s.target.slo.ttft_s is not None
+    return prefix.queue_order(s.hit, optimal, queue, s.sizing.kv_tokens, s.longest, ttft_target)
+
+
+def _budget_findings(s: Situation, impossible: Finding | None) -> list[Finding | None]:
+    """Rules 2, 4 and 4a; 4a says nothing new where the targets or the load are out of reach anyway."""
+    slo, sizing = s.target.slo, s.sizing
+    if slo.gap_s is None:
+        return [budget.offline()] if slo.ttft_s is None else []
+    kind = "tbt" if slo.tbt_s is not None else "tpot"
+    found: list[Finding | None] = [
+        budget.budget_found(sizing.budget, slo.gap_s, sizing.rows, kind, s.steps.use.source)
+    ]
+    if slo.ttft_s is not None and sizing.load < capacity.FULL and impossible is None:
+        found.append(
+            budget.targets_conflict(
+                sizing.ttft_s, slo.ttft_s, sizing.budget.tokens, s.uncached_tail, sizing.wait_s
+            )
+        )
+    return found
+
+
+def _split_findings(s: Situation) -> list[Finding]:
+    """Rules 3 and 5 to 7, and 10 where a split stays a candidate."""
+    slo, model = s.target.slo, s.steps.model
+    if slo.ttft_s is None and slo.gap_s is None:
+        return []
+    t1 = s.reference_decode_s
+    prefill_p90 = model.seconds(StepShape(((max(1, round(s.uncached_p90)), 0),)))
+    within, across = links_of(s.target, s.gpus)
+    found = split.consider_split(
+        split.SplitInputs(
+            prefill_share=s.prefill_share,
+            uncached_mean=s.mean.uncached,
+            uncached_p50=s.uncached_p50,
+            uncached_p90=s.uncached_p90,
+            output_mean=s.mean.output,
+            gpus=s.gpus,
+            gpus_per_copy=s.tp,
+            parameters=s.shape.parameters,
+            ttft_tightness=None if slo.ttft_s is None else slo.ttft_s / prefill_p90,
+            tbt_tightness=None if slo.gap_s is None else slo.gap_s / t1,
+            ttft_target_s=slo.ttft_s,
+            decode_step_s=t1,
+            kv_bytes_token=s.shape.kv_bytes_per_token(),
+            rate_rps=s.mean.rate_rps * s.instances,
+            link_bytes_per_s=within,
+            cross_node_bits_per_s=across,
+        )
+    )
+    if any(f.verdict == "check" for f in found):
+        lone = risks.lone_side(s.gpus // s.tp)
+        found += [lone] if lone else []
+    return found
+
+
+def _unknown() -> tuple[UnknownField, ...]:
+    """The plan's nulls."""
+    reasons = [(f"plan.candidates.{name}", "not simulated yet") for name in SIMULATED]
+    reasons += [(f"plan.{name}", "one candidate, not compared: not simulated yet") for name in COMPARED]
+    entries = [
+        UnknownField(path=path, why=why, how_to_get="advise validate measures it") for path, why in reasons
+    ]
+    prices = [
+        UnknownField(path=f"plan.{name}", why="no price is known", how_to_get="not built yet")
+        for name in PRICED
+    ]
+    return (*entries, *prices)

@@ -1,0 +1,76 @@
+"""The Analysis: everything that `advise analyze LOG --json` prints, as one model.
+
+This is the JSON contract; docs/metrics.md defines the numbers. `plan.json` is its canonical form with a
+digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from pydantic import Field
+
+from advisor.advice.finding import Finding
+from advisor.advice.plan import Plan
+from advisor.workload.model import Arrivals, LengthClass, Lengths, Report, Sharing, Trait, UnknownField
+
+FORMAT_VERSION = "1"
+
+
+class Meta(Report):
+    """Which program and inputs made this."""
+
+    format_version: str = FORMAT_VERSION
+    advise_version: str
+    seed: int
+    inputs_digest: str = Field(description="SHA-256 of the log, the flags and the step times used")
+
+
+class ModelRows(Report):
+    """One model seen in the log; `name` is null where the log does not say."""
+
+    name: str | None
+    requests: int
+
+
+class LogSummary(Report):
+    """What was read and what was assumed."""
+
+    format: str
+    files: int
+    lines: int
+    requests: int
+    skipped: dict[str, int]
+    models: tuple[ModelRows, ...]
+    span_s: float | None
+    arrival_basis: str
+    tick_s: float | None
+    token_basis: str
+    prefix_basis: str | None
+    notes: tuple[str, ...] = ()
+
+
+class Analysis(Report):
+    """The whole result of `advise analyze`."""
+
+    meta: Meta
+    log: LogSummary
+    lengths: Lengths
+    arrivals: Arrivals
+    sharing: Sharing
+    classes: tuple[LengthClass, ...]
+    traits: tuple[Trait, ...]
+    findings: tuple[Finding, ...]
+    unknown: tuple[UnknownField, ...]
+    not_modelled: tuple[str, ...]
+    plan: Plan | None
+    plan_reason: str | None = Field(description="why there is no plan; null where there is one")
+
+    def canonical(self) -> str:
+        """JSON with sorted keys and no spaces: equal analyses give equal text."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+
+    def digest(self) -> str:
+        """SHA-256 of the canonical form, hexadecimal: the identity of a plan."""
+        return hashlib.sha256(self.canonical().encode()).hexdigest()

@@ -1,0 +1,91 @@
+"""The Plan: a target, candidates with what each would give, the choice and its reasons.
+
+Plain data in canonical form: no clock, no host, no path but those the user gave, so that the same inputs give
+the same bytes. Fields that only a simulation can fill are None until one has run; the Analysis lists them
+under `unknown`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from advisor.advice.target import Target
+from advisor.workload.model import Report
+from engine.config import EngineConfig, ModelConfig, PoolConfig, RouterConfig
+
+PlanVerdict = Literal["change", "keep_defaults", "undecided", "infeasible", "hosted"]
+
+
+class StepTimeUse(Report):
+    """Which step times the plan rests on, and their known error."""
+
+    source: Literal["calibrated", "published", "roofline"]
+    error_p90: float | None = Field(description="P90 relative error on held-out steps; null where unknown")
+    key: str = Field(description="what the numbers are for: engine, device, model, dtype, TP")
+
+
+class Interval(Report):
+    """Low, middle and high value of a simulated quantity."""
+
+    low: float
+    mid: float
+    high: float
+
+
+class Candidate(Report):
+    """One configuration that was considered."""
+
+    name: str
+    pools: tuple[PoolConfig, ...]
+    router: RouterConfig
+    gpus: int = Field(description="GPUs; on a CPU cores")
+    goodput_rps_per_gpu: Interval | None = None
+    attainment: float | None = None
+    ttft_p90_s: float | None = None
+    tpot_p90_s: float | None = None
+    tbt_p99_s: float | None = None
+    hit_rate_tokens: float | None = None
+    kv_tokens: int | None = Field(None, description="KV cache of one instance, tokens")
+    rejected: str | None = Field(None, description="why the candidate is out; null where it is not")
+
+
+class Plan(Report):
+    """What to run for this traffic on this target."""
+
+    target: Target
+    step_time: StepTimeUse
+    candidates: tuple[Candidate, ...]
+    attribution: tuple[dict[str, Any], ...] | None = None
+    chosen: str | None = Field(description="name of the chosen candidate; null when infeasible")
+    runner_up: str | None = None
+    margin: dict[str, float] | None = None
+    verdict: PlanVerdict
+    gpus_needed: int | None = None
+    usd_per_month: float | None = None
+    usd_per_million_tokens: float | None = None
+    flips: tuple[dict[str, Any], ...] | None = None
+    mean_trap: dict[str, Any] | None = None
+    backtest: dict[str, Any] | None = None
+    runs_on: dict[str, str] = Field(description="per engine: `yes`, or why it cannot launch this plan")
+    files: tuple[str, ...] = ()
+    reasons: dict[str, str] = Field(
+        default_factory=dict, description="why each chosen value is what it is, by dotted path in engine.yaml"
+    )
+
+    @property
+    def choice(self) -> Candidate | None:
+        """The chosen candidate."""
+        return next((c for c in self.candidates if c.name == self.chosen), None)
+
+    def engine_config(self) -> EngineConfig:
+        """The bundled engine's configuration for the chosen candidate. Raises ValueError when infeasible."""
+        choice = self.choice
+        if choice is None:
+            raise ValueError("an infeasible plan has no configuration")
+        target = self.target
+        model = ModelConfig(
+            name=target.model, path=target.model_path, dtype=target.dtype, max_len=target.max_len
+        )
+        return EngineConfig(pools=choice.pools, router=choice.router, model=model)

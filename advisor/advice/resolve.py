@@ -1,0 +1,199 @@
+"""Fill a Target from what is known: flag > target file > log > this machine > preset.
+
+Each field takes its value from the first layer that has one, and keeps that layer's name as its origin. Where
+no model or no device can be found there is no target, and the reason says which flag would help.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import ValidationError
+
+from advisor.advice import profiles
+from advisor.advice.links import parse_link
+from advisor.advice.machine import Machine
+from advisor.advice.target import CPU, Dtype, Objective, Origin, Slo, Stack, Target
+from engine.errors import InputError
+from engine.fetch import EMBEDDED_NAME
+
+_SLO_FIELDS = ("ttft_s", "tpot_s", "tbt_s", "attainment")
+
+
+@dataclass(frozen=True, slots=True)
+class TargetOptions:
+    """The flags about the target; None: not given. `slo` names a preset, `target` a target.yaml."""
+
+    stack: Stack | None = None
+    stack_version: str | None = None
+    model: str | None = None  # a profile's name, or a folder or config.json
+    dtype: Dtype | None = None
+    kv_dtype: str | None = None
+    max_len: int | None = None
+    gpu: str | None = None
+    gpus: int | Literal["auto"] | None = None
+    link: str | None = None
+    slo: str | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    tbt_s: float | None = None
+    attainment: float | None = None
+    objective: Objective | None = None
+    isolation: Literal["none", "client", "session"] | None = None
+    here: bool = False
+    target: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NoTarget:
+    """Why there is no target, and the shortest flag that would give one."""
+
+    reason: str
+    hint: str
+
+
+Layer = tuple[Origin, dict[str, Any]]
+
+
+def resolve_target(options: TargetOptions, log_model: str | None, machine: Machine) -> Target | NoTarget:
+    """The target, or why there is none.
+
+    `log_model` is the model that the log names. Raises InputError on unknown names and unreadable target
+    files.
+    """
+    file = load_target(options.target) if options.target else {}
+    offered = _from_machine(options.gpu or file.get("gpu"), options.here, machine)
+    # A CPU runs the embedded model unless one is named: the log's own model would not fit it.
+    from_log = {} if offered.get("gpu") == CPU else _from_log(log_model)
+    layers: list[Layer] = [
+        ("flag", _from_flags(options)),
+        ("target file", {k: v for k, v in file.items() if k != "slo"}),
+        ("log", from_log),
+        ("this machine", offered),
+        ("preset", {"stack": "advise", "gpus": 1}),
+    ]
+    fields, origins = _merge(layers)
+    if "gpu" not in fields:
+        return NoTarget("no GPU was found on this machine and none was named", "--gpu NAME, or --here")
+    if fields["gpu"] != CPU:
+        fields["gpu"] = profiles.gpu(fields["gpu"]).id
+    if "model" not in fields:
+        seen = (
+            f"the log's model {log_model!r} is not in the profiles" if log_model else "the log names no model"
+        )
+        return NoTarget(f"{seen}, and none was named", "--model NAME")
+    if "link" in fields:
+        parse_link(fields["link"])
+    if fields["stack"] == "advise" and "stack_version" not in fields:
+        fields["stack_version"], origins["stack_version"] = _own_version(), "this machine"
+    slo, slo_origins = _slo(options, file.get("slo", {}), on_cpu=fields["gpu"] == CPU)
+    if fields.get("objective") == "throughput":
+        slo, slo_origins = Slo(), {"slo": "flag"}
+    return Target(**fields, slo=slo, origins={**origins, **slo_origins})
+
+
+def load_target(path: Path) -> dict[str, Any]:
+    """Fields of a target.yaml that are set. Raises InputError naming the file."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        target = Target.model_validate(values)
+    except OSError as error:
+        raise InputError("the target file cannot be read", where=str(path), why=error.strerror) from None
+    except yaml.YAMLError as error:
+        raise InputError("the target file is not YAML", where=str(path), why=str(error)) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise InputError("the target file is not a target", where=f"{path} {key}", why=first["msg"]) from None
+    return target.model_dump(exclude={"origins"}, exclude_none=True, exclude_unset=True)
+
+
+def _own_version() -> str:
+    try:
+        return importlib.metadata.version("advise")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"  # a checkout that is not installed; the engine's step log says the same
+
+
+def _merge(layers: list[Layer]) -> tuple[dict[str, Any], dict[str, Origin]]:
+    fields: dict[str, Any] = {}
+    origins: dict[str, Origin] = {}
+    for origin, values in layers:
+        for name, value in values.items():
+            if value is not None and name not in fields:
+                fields[name], origins[name] = value, origin
+    return fields, origins
+
+
+def _from_flags(options: TargetOptions) -> dict[str, Any]:
+    names = (
+        "stack",
+        "stack_version",
+        "dtype",
+        "kv_dtype",
+        "max_len",
+        "gpu",
+        "gpus",
+        "link",
+        "objective",
+        "isolation",
+    )
+    flags = {name: getattr(options, name) for name in names}
+    return flags | _model(options.model) if options.model else flags
+
+
+def _model(name: str) -> dict[str, Any]:
+    """A profile's id, or the name and path of a folder or file."""
+    path = Path(name)
+    if path.exists():
+        stem = path.parent.name if path.name == "config.json" else path.stem if path.is_file() else path.name
+        return {"model": stem, "model_path": name}
+    return {"model": profiles.model(name).id}
+
+
+def _from_log(log_model: str | None) -> dict[str, Any]:
+    try:
+        return {"model": profiles.model(log_model).id} if log_model else {}
+    except InputError:
+        return {}  # a hosted or private name is no error: it only does not say which sizes to plan with
+
+
+def _from_machine(named: str | None, here: bool, machine: Machine) -> dict[str, Any]:
+    """What this machine offers for the device that was named, or by itself where none was."""
+    if named == CPU or (named is None and here and not machine.gpus):
+        return {
+            "gpu": CPU,
+            "gpus": machine.cores,
+            "model": EMBEDDED_NAME,
+            "memory_bytes": machine.memory_bytes,
+        }
+    if not machine.gpus or (named is not None and profiles.gpu(named).id != machine.gpus[0]):
+        return {}
+    return {"gpu": machine.gpus[0], "gpus": machine.gpus.count(machine.gpus[0])}
+
+
+def _slo(options: TargetOptions, file: dict[str, Any], on_cpu: bool) -> tuple[Slo, dict[str, Origin]]:
+    """Latency targets: one whole base (preset flag, target file, default preset), then single flags over it."""
+    origin: Origin
+    if options.slo is not None:
+        base, origin = _preset(options.slo), "flag"
+    elif file:
+        base, origin = file, "target file"
+    else:
+        base, origin = _preset("here" if on_cpu else "chat"), "preset"
+    values = dict(base)
+    origins: dict[str, Origin] = {f"slo.{name}": origin for name in values}
+    for name in _SLO_FIELDS:
+        flag = getattr(options, name)
+        if flag is not None:
+            values[name], origins[f"slo.{name}"] = flag, "flag"
+    return Slo(**values), origins
+
+
+def _preset(name: str) -> dict[str, Any]:
+    preset = profiles.slo(name)
+    return {"ttft_s": preset.ttft_s, "tpot_s": preset.tpot_s, "attainment": preset.attainment}

@@ -1,0 +1,93 @@
+"""`advise calibrate`: time the bundled engine's steps on this machine, fit them, keep them in the user cache.
+
+Runs the measuring in a process of its own (the advisor never imports torch), fits its step log, and adds the
+result to `step_times.yaml`; calibrations for other keys in that file stay.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from advisor.deploy.local import engine_environment, require_engine_extra
+from engine.errors import MachineError
+from engine.fetch import EMBEDDED_NAME, Progress, model_folder
+from engine.host import usable_cores
+from engine.resources import user_cache
+from engine.step_time.calibrated import CalibratedStepTime
+from engine.step_time.files import Key, load_calibrations, read_step_log, save_calibrations
+from engine.step_time.fit import fit
+
+QUICK_S, THOROUGH_S = 10.0, 60.0
+TIMEOUT_FACTOR = 30  # a slow machine needs long for the two passes that are always made
+FILE_NAME = "step_times.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationResult:
+    """What was measured: the key, the fit with its held-out error, and the file that keeps it."""
+
+    key: Key
+    step_time: CalibratedStepTime
+    path: Path
+
+
+def calibrate(
+    *,
+    quick: bool = True,
+    model: str | None = None,
+    threads: int | None = None,
+    dtype: str = "auto",
+    cache: Path | None = None,
+    fetch: bool = True,
+    progress: Progress | None = None,
+    program: Sequence[str] = (),
+) -> CalibrationResult:
+    """Measure and fit the step times of `model` (None: the embedded one) on `threads` cores (None: all).
+
+    `cache` is the folder of `step_times.yaml` (None: the user cache); `program` replaces the measuring
+    process in tests. Raises MachineError where the engine is not installed, the model is missing or measuring
+    fails, and InvalidMeasurementError where too little could be measured.
+    """
+    if not program:
+        require_engine_extra()
+    folder = model_folder(model, fetch=fetch, progress=progress)
+    name = EMBEDDED_NAME if model is None else folder.name
+    cores = threads or usable_cores()
+    with tempfile.TemporaryDirectory(prefix="advise-calibrate-") as scratch:
+        log_path = Path(scratch) / "steps.jsonl"
+        seconds = QUICK_S if quick else THOROUGH_S
+        # -P keeps the current folder off the import path: a folder named `engine` there must not be what runs.
+        argv = [*(program or (sys.executable, "-P", "-m", "engine.calibrate")), "--model", str(folder)]
+        argv += ["--dtype", dtype, "--threads", str(cores), "--seconds", f"{seconds:g}", "--out", str(log_path)]
+        _run(argv, seconds * TIMEOUT_FACTOR)
+        log = read_step_log(log_path)
+    key = replace(log.key(), model=name)
+    step_time = fit(log.shapes, log.seconds)
+    path = step_times_path(cache)
+    save_calibrations(path, {**load_calibrations(path), key: step_time})
+    return CalibrationResult(key, step_time, path)
+
+
+def step_times_path(cache: Path | None = None) -> Path:
+    """The file of this machine's calibrations; it may not exist yet."""
+    return (cache or user_cache()) / FILE_NAME
+
+
+def _run(argv: list[str], timeout_s: float) -> None:
+    """Run the measuring process to its end. Raises MachineError with the end of its talk."""
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, check=False, timeout=timeout_s, env=engine_environment()
+        )
+    except subprocess.TimeoutExpired:
+        raise MachineError(f"measuring step times took more than {timeout_s:g} s") from None
+    if done.returncode != 0:
+        raise MachineError(
+            f"measuring step times failed (exit status {done.returncode})",
+            why=" ".join(done.stderr.splitlines()[-3:]) or "it said nothing",
+        )

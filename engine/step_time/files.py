@@ -1,0 +1,122 @@
+"""The two files about step times: the step log that an engine writes, and `step_times.yaml` in the user cache.
+
+All reading and writing of this package is here; the models never do IO. A step log is JSON lines: a header
+that says what was measured, then one step a line. `step_times.yaml` keeps one calibration per `Key`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from engine.errors import InputError
+from engine.step_time.calibrated import CalibratedStepTime, Coefficients
+from engine.step_time.model import StepShape
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Key:
+    """What a calibration is for; step times of one key say nothing about another.
+
+    `parallel` is the tensor-parallel degree, on a CPU the threads of one instance.
+    """
+
+    engine: str
+    version: str
+    device: str
+    model: str
+    dtype: str
+    parallel: int
+
+    def __str__(self) -> str:
+        unit = "thread(s)" if self.device == "cpu" else "way TP"
+        return (
+            f"{self.engine} {self.version}, {self.model}, {self.dtype}, {self.device}, {self.parallel} {unit}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StepLog:
+    """Measured steps and what ran them. `header` holds engine, version, model, dtype, threads, block_size."""
+
+    header: dict[str, Any]
+    shapes: tuple[StepShape, ...]
+    seconds: tuple[float, ...]
+
+    def key(self, device: str = "cpu") -> Key:
+        """The key of a calibration made from this log. Raises InputError where the header lacks a field."""
+        try:
+            h = self.header
+            return Key(
+                str(h["engine"]), str(h["version"]), device, str(h["model"]), str(h["dtype"]), int(h["threads"])
+            )
+        except KeyError as error:
+            raise InputError(f"the step log's header has no {error.args[0]}") from None
+
+
+def read_step_log(path: Path) -> StepLog:
+    """Read a step log. Raises InputError naming the line that is not one; steps of 0 seconds are left out."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    if not lines:
+        raise InputError("the step log is empty", where=str(path), hint="advise calibrate")
+    shapes, seconds = [], []
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            row = json.loads(line)
+            shape = StepShape(
+                tuple((int(new), int(context)) for new, context in row["prefill"]),
+                tuple(int(context) for context in row["decode"]),
+            )
+            duration = float(row["seconds"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError("not a step of a step log", where=f"{path}:{number}", why=str(error)) from None
+        if duration > 0 and (shape.prefill or shape.decode):
+            shapes.append(shape)
+            seconds.append(duration)
+    return StepLog(json.loads(lines[0]), tuple(shapes), tuple(seconds))
+
+
+def load_calibrations(path: Path) -> dict[Key, CalibratedStepTime]:
+    """Calibrations in a `step_times.yaml`; none where the file does not exist. Raises InputError."""
+    if not path.exists():
+        return {}
+    try:
+        entries = yaml.safe_load(path.read_text(encoding="utf-8"))["calibrations"]
+        return {Key(**e["key"]): _model(e) for e in entries}
+    except (yaml.YAMLError, KeyError, TypeError) as error:
+        raise InputError(
+            "not a file of step times", where=str(path), why=str(error), hint="advise calibrate"
+        ) from None
+
+
+def save_calibrations(path: Path, calibrations: dict[Key, CalibratedStepTime]) -> None:
+    """Write a `step_times.yaml`, sorted by key, replacing the file in one move."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = yaml.safe_dump({"calibrations": list(_entries(calibrations))}, sort_keys=False)
+    part = path.with_suffix(".part")
+    part.write_text(
+        "# Step times measured by `advise calibrate`, in seconds a unit.\n" + text, encoding="utf-8"
+    )
+    part.replace(path)
+
+
+def _model(entry: dict[str, Any]) -> CalibratedStepTime:
+    return CalibratedStepTime(
+        Coefficients(**entry["coefficients"]), entry["error_p50"], entry["error_p90"], entry["steps"]
+    )
+
+
+def _entries(calibrations: dict[Key, CalibratedStepTime]) -> Iterable[dict[str, Any]]:
+    for key, model in sorted(calibrations.items(), key=lambda item: item[0]):
+        yield {
+            "key": asdict(key),
+            "coefficients": asdict(model.coefficients),
+            "error_p50": model.error_p50,
+            "error_p90": model.error_p90,
+            "steps": model.steps,
+        }
