@@ -17,7 +17,7 @@ import numpy as np
 from advisor import __version__
 from advisor.advice.advise import advise
 from advisor.advice.analysis import Analysis, LogSummary, Meta, ModelRows
-from advisor.advice.machine import detect_machine
+from advisor.advice.machine import Machine, detect_machine
 from advisor.advice.resolve import NoTarget, TargetOptions, resolve_target
 from advisor.advice.steps import Calibrations
 from advisor.advice.target import Target
@@ -55,12 +55,14 @@ def analyze(
 
     Raises InputError where the log or the flags cannot be used, MachineError where a tokenizer is missing.
     """
+    machine = detect_machine()
+    _target(options, None, machine)  # a name that is not known should not cost the reading of a large log
     everything = read(
         paths, options=options.read, tokenizer=_LazyTokenizer(options.tokenizer), progress=progress
     )
     trace = _largest_model(everything)
     workload = measure(trace, seed=options.seed, cache_tokens=options.cache_tokens)
-    target = _target(options, workload)
+    target = _target(options, workload.model, machine)
     calibrations = _calibrations(options)
     advice = advise(faster(workload, options.rate), target, calibrations)
     traits = _traits(workload, target)
@@ -151,10 +153,10 @@ def _models(labels: Labels | None, rows: int) -> tuple[ModelRows, ...]:
     return tuple(sorted(seen, key=lambda model: -model.requests))
 
 
-def _target(options: AnalyzeOptions, workload: Workload) -> Target | NoTarget:
+def _target(options: AnalyzeOptions, log_model: str | None, machine: Machine) -> Target | NoTarget:
     if not options.plan:
         return NoTarget("--no-plan was given", "--here or --gpu NAME instead")
-    return resolve_target(options.target, workload.model, detect_machine())
+    return resolve_target(options.target, log_model, machine)
 
 
 def _calibrations(options: AnalyzeOptions) -> Calibrations:

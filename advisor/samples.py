@@ -53,7 +53,7 @@ class ChatService:
         rows = [*self._chats(rng), *self._documents(rng)]
         for number, (arrival_s, session, messages, answer) in enumerate(sorted(rows, key=lambda row: row[0])):
             yield {
-                "timestamp": (_START + timedelta(seconds=round(arrival_s, 3))).isoformat(),
+                "timestamp": (_START + timedelta(seconds=arrival_s)).isoformat(timespec="milliseconds"),
                 "request_id": f"req-{number:05d}",
                 "session_id": session,
                 "route": "/v1/chat/completions",

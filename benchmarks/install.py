@@ -51,7 +51,9 @@ def main() -> None:
         folder = Path(name)
         python = install_wheel(folder)
         print(f"base install         {size_mb(folder / 'venv'):.0f} MB   (limit {LIMIT_MB} MB)")
-        imported = subprocess.run([python, "-c", IMPORT], check=True, capture_output=True, text=True, cwd=folder)
+        imported = subprocess.run(
+            [python, "-c", IMPORT], check=True, capture_output=True, text=True, cwd=folder
+        )
         seconds, torch = imported.stdout.split()
         print(f"import advisor.cli   {seconds} s, torch loaded: {torch}")
         (folder / "log.jsonl").write_text(LOG)

@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from benchmarks.install import LIMIT_MB, LOG, install_wheel, size_mb
 
 

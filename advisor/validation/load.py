@@ -1,0 +1,43 @@
+"""How much of the advised plan's capacity a window asks for, by the step times calibrated on this machine."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from advisor.advice.load import load_limit
+from advisor.advice.plan import Plan
+from advisor.advice.profiles import model_shape
+from advisor.advice.steps import Calibrations, choose_step_times
+from advisor.logs.trace import IntColumn, Trace
+from advisor.validation.refuse import Load
+from advisor.validation.window import Window
+
+FULL = 1.0  # seconds of work a second
+
+
+def window_load(window: Window, plan: Plan, calibrations: Calibrations) -> Load | None:
+    """The window's load on the plan; None where no calibration fits, since nothing else is a measured limit."""
+    choice = plan.choice
+    if choice is None or window.length_s <= 0:
+        return None
+    target, trace = plan.target, window.trace
+    shape = model_shape(target.model, target.model_path)
+    steps = choose_step_times(target, shape, choice.pools[0].tp, calibrations)
+    if steps.use.source != "calibrated":
+        return None
+    uncached = trace.prompt_tokens - _cached_tokens(trace) * choice.pools[0].prefix_cache
+    used = load_limit(trace.prompt_tokens, trace.output_tokens, uncached, window.length_s, plan, steps.model)
+    return Load(used, FULL)
+
+
+def _cached_tokens(trace: Trace) -> IntColumn:
+    """Prompt tokens that an earlier row of the trace brought into an unlimited cache, never the last one."""
+    blocks = trace.blocks
+    if blocks is None:
+        return np.zeros(len(trace), dtype=np.int64)
+    counts = np.diff(blocks.starts)
+    row = np.repeat(np.arange(len(trace)), counts)
+    _, first, inverse = np.unique(blocks.ids, return_index=True, return_inverse=True)
+    seen = row[first][inverse] < row  # ids are chained: a seen block has only seen blocks before it
+    hits = np.bincount(row[seen], minlength=len(trace)) * blocks.size
+    return np.minimum(hits, trace.prompt_tokens - 1)

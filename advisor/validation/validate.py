@@ -1,0 +1,230 @@
+"""Validate: does this endpoint hold this window of this traffic within these targets?
+
+Order: choose the window, look at the endpoint, scale or refuse what cannot work, build every prompt, say what
+it will cost, prove the request form with one small request of its own, replay, judge. Prints nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from advisor.advice.target import Slo
+from advisor.logs.trace import Trace
+from advisor.validation import endpoint as endpoints
+from advisor.validation import gates, metrics, refuse, verdict
+from advisor.validation.client import Client, Exchange, body_of, open_client
+from advisor.validation.endpoint import Endpoint
+from advisor.validation.prompts import PromptFactory, Tokens, expected_cached_tokens
+from advisor.validation.record import Record
+from advisor.validation.replay import Counts, Due, Replay, replay
+from advisor.validation.window import DEFAULT_WINDOW, Window, fit_lengths, fit_rate, select
+from engine.errors import MachineError
+
+Fit = Literal["rate", "lengths"]
+
+_PROBE_IN, _PROBE_OUT = 16, 2  # tokens of the request that proves the form
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to replay, beyond what and where."""
+
+    fit: frozenset[Fit] = frozenset()
+    load: refuse.Load | None = None  # of `window.select(trace, spec)` on the advised plan; None skips the check
+    block_size: int = 16  # of the engine's KV cache, tokens; only to say how many cached tokens to expect
+    timeout_s: float = 120.0  # of one request, after its send
+    seed: int | None = (
+        None  # of the prompts' content; None: a new one, so that no run meets an earlier one's cache
+    )
+    allow_remote: bool = False
+    api_key: str | None = field(default=None, repr=False)
+    send_delay_s: float = 0.0  # self-test: every send this late
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a validation will send, known before it sends."""
+
+    url: str
+    model: str
+    requests: int
+    prompt_tokens: int
+    output_tokens: int
+    duration_s: float  # until the last request is sent
+    end_unix_s: float  # wall clock then, seconds since 1970 UTC
+    scaled: tuple[str, ...]
+    left_out: int
+
+
+class Progress(Protocol):
+    """Who wants to know. Calls are short: they run between sends."""
+
+    def cost(self, cost: Cost) -> None:
+        """Called once, before the first request. An exception here stops the run."""
+        ...
+
+    def tick(self, counts: Counts) -> None:
+        """Called about once a second while the run goes on."""
+        ...
+
+
+class Silent:
+    """A Progress that tells nobody."""
+
+    def cost(self, cost: Cost) -> None:
+        """Nothing."""
+
+    def tick(self, counts: Counts) -> None:
+        """Nothing."""
+
+
+def validate(
+    trace: Trace,
+    *,
+    url: str,
+    slo: Slo,
+    window: str = DEFAULT_WINDOW,
+    options: Options | None = None,
+    progress: Progress | None = None,
+) -> verdict.Result:
+    """Replay `window` of `trace` at `url` and judge it against `slo`.
+
+    Ctrl-C while it runs gives a Result of what came back so far, `end` "interrupted". Raises InputError and
+    MachineError before anything is sent.
+    """
+    return asyncio.run(_validate(trace, url, slo, window, options or Options(), progress or Silent()))
+
+
+async def _validate(
+    trace: Trace, url: str, slo: Slo, spec: str, options: Options, progress: Progress
+) -> verdict.Result:
+    refuse.remote(url, allowed=options.allow_remote)
+    window = select(trace, spec)
+    endpoint = await endpoints.inspect(url, api_key=options.api_key)
+    window = _fit(window, endpoint, options)
+    seed = secrets.randbits(32) if options.seed is None else options.seed
+    factory = PromptFactory(endpoint.vocab_size, seed)
+    prompts = factory.build(window.trace)
+    schedule = _schedule(window, endpoint.model, prompts)
+    progress.cost(_cost(window, endpoint))
+    async with open_client(url, api_key=options.api_key, timeout_s=options.timeout_s) as client:
+        await _probe(client, endpoint, factory)
+        outcome = await replay(schedule, client, tick=progress.tick, send_delay_s=options.send_delay_s)
+    expected = expected_cached_tokens(prompts, options.block_size)
+    cached = _cached(outcome.records, expected, options.block_size)
+    return _result(window, endpoint, slo, seed, outcome, cached)
+
+
+def _fit(window: Window, endpoint: Endpoint, options: Options) -> Window:
+    """The window as it can be sent. Raises MachineError where it cannot and `fit` forbids to scale it."""
+    if endpoint.max_len is not None:
+        if "lengths" in options.fit:
+            window = fit_lengths(window, endpoint.max_len)
+        refuse.over_context(window, endpoint.max_len)
+    if options.load is not None:
+        if "rate" in options.fit:
+            return fit_rate(window, options.load.utilisation, options.load.limit)
+        refuse.over_load(options.load)
+    return window
+
+
+def _schedule(window: Window, model: str, prompts: list[Tokens]) -> list[Due]:
+    outputs = window.trace.output_tokens
+    return [
+        Due(
+            row=int(window.rows[i]),
+            at_s=float(window.due_s[i]),
+            body=body_of(model, prompt.tolist(), int(outputs[i])),
+            want_in=len(prompt),
+            want_out=int(outputs[i]),
+        )
+        for i, prompt in enumerate(prompts)
+    ]
+
+
+def _cost(window: Window, endpoint: Endpoint) -> Cost:
+    duration_s = float(window.due_s[-1])
+    return Cost(
+        url=endpoint.url,
+        model=endpoint.model,
+        requests=len(window),
+        prompt_tokens=int(window.trace.prompt_tokens.sum()),
+        output_tokens=int(window.trace.output_tokens.sum()),
+        duration_s=duration_s,
+        end_unix_s=time.time() + duration_s,
+        scaled=window.scaled,
+        left_out=window.left_out,
+    )
+
+
+async def _probe(client: Client, endpoint: Endpoint, factory: PromptFactory) -> None:
+    """One short request that shares no block with the run. Only a refusal stops it: the rest is measured."""
+    prompt = factory.unique(_PROBE_IN, label=2**63)
+    body = body_of(endpoint.model, prompt.tolist(), _PROBE_OUT)
+    exchange = Exchange(-1, body, time.monotonic_ns(), _PROBE_IN, _PROBE_OUT)
+    await client.perform(exchange)
+    if exchange.status == "http_4xx":
+        raise MachineError(
+            f"the endpoint at {endpoint.url} refuses the request form of a replay",
+            why="4xx to a completion of token ids with min_tokens and ignore_eos, or it wants an API key",
+            hint="advise launch",
+        )
+
+
+def _cached(
+    records: tuple[Record, ...], expected: npt.NDArray[np.int64], block_size: int
+) -> verdict.Cached | None:
+    known = [
+        (record, int(want))
+        for record, want in zip(records, expected, strict=True)
+        if record.n_cached is not None
+    ]
+    if not known:
+        return None
+    return verdict.Cached(
+        block_size=block_size,
+        prompt_tokens=sum(record.want_in for record, _ in known),
+        expected_tokens=sum(want for _, want in known),
+        measured_tokens=sum(record.n_cached or 0 for record, _ in known),
+    )
+
+
+def _result(
+    window: Window, endpoint: Endpoint, slo: Slo, seed: int, outcome: Replay, cached: verdict.Cached | None
+) -> verdict.Result:
+    score = metrics.score(outcome.records, slo, window.length_s)
+    latencies = metrics.latencies(outcome.records)
+    judged = gates.judge(outcome.records, latencies, slo, outcome.end)
+    word, reason = verdict.decide(score, latencies, slo, judged)
+    return verdict.Result(
+        verdict=word,
+        reason=reason,
+        end=outcome.end,
+        replayed=verdict.Replayed(
+            url=endpoint.url,
+            model=endpoint.model,
+            window=window.spec,
+            length_s=window.length_s,
+            prompt_tokens=int(window.trace.prompt_tokens.sum()),
+            output_tokens=int(window.trace.output_tokens.sum()),
+            left_out=window.left_out,
+            tick_s=window.tick_s,
+            scaled=window.scaled,
+            seed=seed,
+            start_unix_s=outcome.start_unix_s,
+        ),
+        slo=slo,
+        score=score,
+        latencies=latencies,
+        cached=cached,
+        tokens_per_chunk=metrics.tokens_per_chunk(outcome.records),
+        gates=judged,
+        records=outcome.records,
+    )

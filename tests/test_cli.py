@@ -1,0 +1,121 @@
+"""The command line: exit codes, where output goes, and errors that help."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from advisor.cli import app, run
+
+LINE = '{{"timestamp": {t}, "input_length": 1200, "output_length": 40, "hash_ids": [0, 1, {n}]}}\n'
+LOG = "".join(LINE.format(t=i * 250, n=i + 2) for i in range(200))
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """200 requests in Mooncake's format, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "log.jsonl").write_text(LOG)
+    return tmp_path / "log.jsonl"
+
+
+def test_json_is_all_of_stdout(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["analyze", "log.jsonl", "--no-plan", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["log"]["requests"] == 200
+    assert report["plan"] is None
+    assert report["plan_reason"]
+
+
+def test_the_same_analysis_twice_writes_the_same_bytes(log: Path) -> None:
+    command = ["analyze", "log.jsonl", "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--slo", "chat"]
+    assert run([*command, "--out", "one"]) == 0
+    again = [sys.executable, "-m", "advisor", *command, "--out", "two"]
+    subprocess.run(again, check=True, capture_output=True, env={"PYTHONHASHSEED": "1", "PATH": ""})
+    names = sorted(path.name for path in Path("one").iterdir())
+    assert names == ["engine.yaml", "plan.json", "target.yaml", "trace.jsonl"]
+    for name in names:
+        assert (Path("one") / name).read_bytes() == (Path("two") / name).read_bytes()
+
+
+def test_an_edited_file_is_kept_without_force(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["analyze", "log.jsonl", "--gpu", "h100-sxm", "--model", "llama-3.1-8b"]
+    assert run(command) == 0
+    engine = Path("advise-out/engine.yaml")
+    engine.write_text(engine.read_text().replace("block_size: 16", "block_size: 32"))
+    assert run(command) == 2
+    assert "--force" in capsys.readouterr().err
+    assert "block_size: 32" in engine.read_text()
+    assert run([*command, "--force"]) == 0
+    assert "block_size: 32" not in engine.read_text()
+
+
+def test_infeasible_is_exit_1(log: Path) -> None:
+    command = ["analyze", "log.jsonl", "--gpu", "h100-sxm", "--model", "llama-3.1-8b"]
+    assert run([*command, "--ttft", "1ms", "--tpot", "1ms"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        (["analyze", "absent.jsonl"], 2, "absent.jsonl"),
+        (["analyze", "log.jsonl", "--gpu", "h1000"], 2, "h100"),
+        (["analyze", "log.jsonl", "--gpu", "h100-sxm", "--model", "lama-3.1-8b"], 2, "llama-3.1-8b"),
+        (["analyze", "log.jsonl", "--ttft", "3 parsecs"], 2, "300ms"),
+        (["analyze", "log.jsonl", "--where", "color=red"], 2, "model"),
+        (["analyze", "log.jsonl", "--rate", "fast"], 2, "2x"),
+        (["analyze", "--no-such-flag"], 2, "--no-such-flag"),
+        (["launch", "nowhere"], 2, "advise analyze"),
+        (["validate", "nowhere"], 2, "advise analyze"),
+    ],
+)
+def test_errors_say_what_and_hint(
+    log: Path, capsys: pytest.CaptureFixture[str], command: list[str], code: int, words: str
+) -> None:
+    assert run(command) == code
+    printed = capsys.readouterr()
+    assert printed.err.startswith("error: ")
+    assert "Traceback" not in printed.err
+    assert words in printed.err
+    assert not printed.out
+
+
+def test_no_usable_line_is_exit_2_with_the_reason(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("broken.jsonl").write_text('{"half": \nnot json\n')
+    assert run(["analyze", "broken.jsonl"]) == 2
+    assert "invalid JSON" in capsys.readouterr().err
+
+
+def test_a_bug_is_exit_5_without_data(
+    log: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise KeyError("the text of a prompt")
+
+    monkeypatch.setattr("advisor.analyze.analyze", broken)
+    assert run(["analyze", "log.jsonl"]) == 5
+    printed = capsys.readouterr().err
+    assert "bug" in printed
+    assert "prompt" not in printed
+
+
+def test_every_command_of_a_hint_exists() -> None:
+    """A hint that starts with `advise` names a command there is."""
+    commands = {
+        command.name or command.callback.__name__ for command in app.registered_commands if command.callback
+    }
+    root = Path(__file__).resolve().parent.parent
+    for path in [*root.glob("advisor/**/*.py"), *root.glob("engine/**/*.py")]:
+        for line in path.read_text().splitlines():
+            if "hint=" in line and '"advise ' in line:
+                word = line.split('"advise ')[1].split()[0].strip('",')
+                assert word in commands | {"COMMAND"}, f"{path.name}: advise {word}"
+
+
+def test_importing_the_cli_loads_neither_torch_nor_numpy() -> None:
+    check = "import sys, advisor.cli; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    subprocess.run([sys.executable, "-c", check], check=True)
