@@ -80,7 +80,7 @@ class LogInfo:
     notes: tuple[str, ...] = ()  # further assumptions, one sentence each
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Trace:
     """All requests of a log, sorted by arrival. Columns have one entry a request."""
 
@@ -102,6 +102,9 @@ class Trace:
     first_epoch_s: float | None = None  # wall-clock time of arrival 0, seconds since 1970 UTC, where known
     unknown: tuple[Unknown, ...] = ()
     info: LogInfo | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        return f"Trace({len(self)} requests)"  # names of clients stay out of logs and tracebacks
 
     def __len__(self) -> int:
         return len(self.arrival_s)
