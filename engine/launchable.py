@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.config import EngineConfig
+from engine.fetch import EMBEDDED_NAME
 
 
 def why_not_launchable(config: EngineConfig) -> str | None:
@@ -14,4 +15,6 @@ def why_not_launchable(config: EngineConfig) -> str | None:
         return "this version launches one instance, not several replicas"
     if pool.tp > 1 or pool.pp > 1:
         return "this version launches instances of tp 1 and pp 1 only"
+    if config.model.path is None and config.model.name != EMBEDDED_NAME:
+        return f"the weights of {config.model.name} have no path; plan with --model FOLDER, or set model.path"
     return None

@@ -84,8 +84,9 @@ class Plan(Report):
         choice = self.choice
         if choice is None:
             raise ValueError("an infeasible plan has no configuration")
-        target = self.target
-        model = ModelConfig(
-            name=target.model, path=target.model_path, dtype=target.dtype, max_len=target.max_len
-        )
-        return EngineConfig(pools=choice.pools, router=choice.router, model=model)
+        return EngineConfig(pools=choice.pools, router=choice.router, model=served_model(self.target))
+
+
+def served_model(target: Target) -> ModelConfig:
+    """The model part of the bundled engine's configuration for a target."""
+    return ModelConfig(name=target.model, path=target.model_path, dtype=target.dtype, max_len=target.max_len)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from advisor.advice.plan import Candidate, Plan
+from advisor.advice.plan import Candidate, Plan, served_model
 from advisor.advice.rules.capacity import SIZING_LOAD
 from advisor.advice.rules.prefix import MATTERS
 from advisor.advice.situation import Situation
@@ -54,7 +54,9 @@ def make_plan(situation: Situation, *, feasible: bool, prefix_first: bool) -> Pl
         chosen=candidate.name if feasible else None,
         verdict="undecided" if feasible else "infeasible",
         gpus_needed=_gpus_needed(s) if feasible else None,
-        runs_on={"advise": _runs_here(s, EngineConfig(pools=(pool,), router=router))},
+        runs_on={
+            "advise": _runs_here(s, EngineConfig(pools=(pool,), router=router, model=served_model(target)))
+        },
         files=FILES if feasible else tuple(name for name in FILES if name != "engine.yaml"),
         reasons=_reasons(s, pool, router),
     )

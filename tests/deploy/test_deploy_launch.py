@@ -23,7 +23,7 @@ from engine.config import EngineConfig, PoolConfig, RouterConfig
 from engine.config_file import config_text
 from engine.errors import InputError, MachineError
 
-CONFIG = "model: {name: fake}\nserver: {port: 0, drain_s: 5}\n"
+CONFIG = "model: {name: fake, path: plain}\nserver: {port: 0, drain_s: 5}\n"
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_misspelled_key_is_named_with_its_neighbour(folder: Path) -> None:
 def write_plan(folder: Path, pool: PoolConfig) -> Plan:
     """A plan for one pool, with the engine.yaml that it makes."""
     plan = Plan(
-        target=Target(model="fake", gpu="cpu"),
+        target=Target(model="fake", model_path="plain", gpu="cpu"),
         step_time=StepTimeUse(source="roofline", error_p90=None, key="fake"),
         candidates=(Candidate(name="one", pools=(pool,), router=RouterConfig(), gpus=1),),
         chosen="one",

@@ -41,7 +41,7 @@ def fake_engine(
     """A running fake; `behaviour` as helpers.server_fake reads it, `server` are fields of ServerConfig."""
     config = EngineConfig(
         pools=(pool or PoolConfig(),),
-        model=ModelConfig(name="fake", path=behaviour),
+        model=ModelConfig(name="fake", path=behaviour or "plain"),
         server=ServerConfig(**{"port": 0, "drain_s": 5.0, **server}),
     )
     return start_engine(config, program=FAKE_PROGRAM, step_log=step_log, fault=fault, timeout_s=60)
