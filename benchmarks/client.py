@@ -28,9 +28,13 @@ LAG_TARGET_S = 0.005
 
 
 def run(url: str, rate: float, seconds: float, output_tokens: int) -> tuple[Record, ...]:
-    """An open-loop run at constant rate with prompts of 200 tokens."""
+    """An open-loop run of prompts of 200 tokens with Poisson arrivals.
+
+    At equal distances, arrivals and tokens of all streams would fall on the same instants and queue up.
+    """
     body = body_of("fake", list(range(1000, 1200)), output_tokens)
-    schedule = [Due(i, i / rate, body, 200, output_tokens) for i in range(int(rate * seconds))]
+    arrivals = np.cumsum(np.random.default_rng(0).exponential(1 / rate, int(rate * seconds)))
+    schedule = [Due(i, float(at_s), body, 200, output_tokens) for i, at_s in enumerate(arrivals)]
 
     async def inside() -> tuple[Record, ...]:
         async with open_client(url) as client:

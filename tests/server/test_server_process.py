@@ -190,7 +190,7 @@ def test_threads_of_a_stopped_engine_are_gone() -> None:
 
 def test_the_ready_line_is_all_of_stdout(tmp_path: Path) -> None:
     config = tmp_path / "engine.yaml"
-    config.write_text("server: {port: 0}\nmodel: {name: fake}\n")
+    config.write_text("server: {port: 0}\nmodel: {name: fake, path: plain}\n")
     with subprocess.Popen(
         [*FAKE_PROGRAM, "--config", str(config)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as p:
