@@ -1,0 +1,154 @@
+"""Measures step times: `python -m engine.calibrate --model FOLDER --out FILE.jsonl`.
+
+Runs designed steps straight on the executor, no server and no scheduler, and writes them in the step-log
+format: a header line, then {"step", "seconds", "prefill": [[new, context], ...], "decode": [context, ...]}.
+The design is passed through again and again until the time is over, each pass in a new order with new
+contexts, so that drift of the machine biases nothing and the model that is fitted has steps to be tested on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import msgspec
+
+from engine.errors import AdviseError
+from engine.executors.torch import TorchExecutor
+from engine.request import SamplingParams
+from engine.shape import ModelShape
+from engine.step import Step, StepRow
+from engine.step_time.model import StepShape
+
+POOL_TOKENS = 16_384
+"""KV tokens of the calibration's own pool; contexts of large batches are cut so that they fit."""
+
+_CHUNKS = (16, 64, 128, 256, 512)  # query tokens of a prefill row
+_BATCHES = (1, 2, 4, 8, 16, 32)  # decode rows
+_CONTEXTS = (32, 256, 1024)  # mean context of a row, tokens
+_MIXED = ((64, 4), (128, 8), (256, 8), (256, 24))  # (chunk, decode rows) of one step
+
+
+def design(shape: ModelShape, random: Random) -> list[StepShape]:
+    """One pass: prefills, decodes and mixed steps in random order, contexts uniform around their means."""
+
+    def context(mean: int, new: int, rows: int) -> int:
+        room = min(shape.max_len, POOL_TOKENS // (rows + 1)) - new
+        return min(random.randint(1, 2 * mean), room)
+
+    def decodes(rows: int, mean: int) -> tuple[int, ...]:
+        return tuple(context(mean, 1, rows) for _ in range(rows))
+
+    chunks = [chunk for chunk in _CHUNKS if 2 * chunk <= shape.max_len]
+    steps = [StepShape(prefill=((chunk, 0),)) for chunk in chunks]
+    steps += [StepShape(prefill=((chunk, context(random.choice(_CONTEXTS), chunk, 1)),)) for chunk in chunks]
+    steps += [StepShape(decode=decodes(rows, mean)) for mean in _CONTEXTS for rows in _BATCHES]
+    for chunk, rows in _MIXED:
+        if chunk in chunks:
+            mean = random.choice(_CONTEXTS)
+            steps.append(StepShape(((chunk, context(mean, chunk, rows)),), decodes(rows, mean)))
+    random.shuffle(steps)
+    return steps
+
+
+def build_step(number: int, shape: StepShape, block_size: int, vocab: int, random: Random) -> Step:
+    """A Step of this shape with random tokens, each row in blocks of its own."""
+    rows: list[StepRow] = []
+    free = 1
+    parts = [(1, context, False) for context in shape.decode]
+    parts += [(new, context, True) for new, context in shape.prefill]
+    for new, context, prefill in parts:
+        needed = -(-(new + context) // block_size)
+        blocks = tuple(range(free, free + needed))
+        free += needed
+        tokens = tuple(random.choices(range(vocab), k=new))
+        rows.append(StepRow(str(len(rows)), tokens, context, blocks, True, prefill, SamplingParams()))
+    return Step(number, tuple(rows))
+
+
+def measure(
+    executor: TorchExecutor, *, block_size: int, seconds: float, seed: int
+) -> Iterator[tuple[StepShape, float]]:
+    """Shapes and their measured seconds, for about `seconds` and at least two passes.
+
+    A step with a number of query tokens not seen before runs once unmeasured: kernels are made ready for each.
+    """
+    random = Random(seed)
+    end = time.perf_counter() + seconds
+    ready: set[int] = set()
+    number = 0
+    for turn in range(sys.maxsize):
+        for shape in design(executor.shape, random):
+            if turn >= 2 and time.perf_counter() >= end:
+                return
+            number += 1
+            step = build_step(number, shape, block_size, executor.shape.vocab, random)
+            if step.query_tokens not in ready:
+                ready.add(step.query_tokens)
+                executor.submit(step).result()
+            started = time.perf_counter()
+            executor.submit(step).result()
+            yield shape, time.perf_counter() - started
+
+
+def calibrate(
+    folder: Path, out: Path, *, dtype: str, threads: int, seconds: float, block_size: int, seed: int
+) -> None:
+    """Measure `folder`'s model on this machine and write the step log `out`."""
+    # One partly filled block a row, and the trash block.
+    num_blocks = POOL_TOKENS // block_size + max(_BATCHES) + 2
+    with (
+        TorchExecutor(
+            folder, dtype=dtype, threads=threads, num_blocks=num_blocks, block_size=block_size
+        ) as executor,
+        out.open("wb") as file,
+    ):
+        header = {
+            "engine": "advise",
+            "version": _version(),
+            "model": folder.resolve().name,
+            "dtype": executor.dtype,
+            "threads": threads,
+            "block_size": block_size,
+        }
+        file.write(msgspec.json.encode(header) + b"\n")
+        steps = measure(executor, block_size=block_size, seconds=seconds, seed=seed)
+        for number, (shape, took) in enumerate(steps, start=1):
+            line = {"step": number, "seconds": took, "prefill": shape.prefill, "decode": shape.decode}
+            file.write(msgspec.json.encode(line) + b"\n")
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("advise")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"  # a checkout that is not installed
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m engine.calibrate", description="measure step times")
+    parser.add_argument("--model", type=Path, required=True, help="model folder")
+    parser.add_argument("--out", type=Path, required=True, help="step log to write, JSON lines")
+    parser.add_argument("--dtype", default="auto", help="auto, bfloat16, float16 or float32")
+    parser.add_argument("--threads", type=int, default=1, help="cores to use")
+    parser.add_argument("--seconds", type=float, default=10.0, help="time to measure for")
+    parser.add_argument("--block-size", type=int, default=16, help="tokens of one KV block")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the design")
+    options = vars(parser.parse_args(arguments))
+    try:
+        calibrate(options.pop("model"), options.pop("out"), **options)
+    except AdviseError as error:
+        reason = f": {error.why}" if error.why else ""
+        sys.stderr.write(f"{error.message}{reason}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,239 @@
+"""Text to token ids and back: the tokenizer, the chat template, and streaming detokenisation.
+
+Owns the reading of tokenizer.json, tokenizer_config.json and the end-of-sequence ids of a model folder.
+Torch-free: log analysis uses it too. It never keeps, logs or prints the text that passes through.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from engine.convert import TOKENIZE_EXTRA
+from engine.errors import InputError, MachineError
+
+if TYPE_CHECKING:
+    import tokenizers
+
+Message = Mapping[str, Any]
+
+_SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+
+
+class Tokenizer:
+    """A model folder's tokenizer and chat template. Immutable and safe to share between threads."""
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        *,
+        name: str,
+        chat_template: str | None,
+        special_names: Mapping[str, str],
+        eos_token_ids: frozenset[int],
+    ) -> None:
+        self._backend = backend
+        self._special_names = dict(special_names)
+        self._template = None if chat_template is None else _environment().from_string(chat_template)
+        self.name = name
+        self.eos_token_ids = eos_token_ids
+        added = backend.get_added_tokens_decoder()
+        self.special_ids = frozenset(number for number, token in added.items() if token.special)
+
+    @classmethod
+    def load(cls, folder: Path, *, name: str | None = None) -> Tokenizer:
+        """Read a Hugging-Face-style folder; `name` defaults to the folder's."""
+        try:
+            import tokenizers
+        except ImportError as error:
+            raise MachineError("cannot tokenize text", why=str(error), hint=TOKENIZE_EXTRA) from None
+        path = folder / "tokenizer.json"
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # tokenizers raises bare Exception
+            raise InputError("cannot read the tokenizer", where=str(path), why=str(error)) from None
+        backend.no_padding()
+        backend.no_truncation()
+        config = _json(folder / "tokenizer_config.json")
+        names = {key: _content(config[key]) for key in _SPECIAL_NAMES if config.get(key) is not None}
+        eos = eos_token_ids(folder)
+        if not eos and "eos_token" in names:
+            eos = frozenset(_ids(backend.token_to_id(names["eos_token"])))
+        return cls(
+            backend,
+            name=name or folder.resolve().name,
+            chat_template=_chat_template(folder, config),
+            special_names=names,
+            eos_token_ids=eos,
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids that have a text, special tokens included."""
+        return self._backend.get_vocab_size()
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether `encode_chat` works."""
+        return self._template is not None
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a plain prompt, with the beginning-of-sequence token where the model wants one."""
+        return list(self._backend.encode(text).ids)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of many texts at once, on all cores."""
+        return [list(encoding.ids) for encoding in self._backend.encode_batch_fast(list(texts))]
+
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
+        """The prompt text that the model's chat template makes of `messages`.
+
+        A template that asks for today's date takes its own fixed one: no clock is offered, so that the same
+        messages give the same tokens, and the same prefix hits, every day. Raises InputError.
+        """
+        if self._template is None:
+            hint = "/v1/completions takes plain prompts"
+            raise InputError("this model has no chat template", where=self.name, hint=hint)
+        try:
+            return self._template.render(
+                messages=messages,
+                tools=tools,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+                **self._special_names,
+            )
+        except (jinja2.TemplateError, TypeError) as error:
+            # Only the kind: the words of a template error may quote the prompt.
+            why = f"the template raised {type(error).__name__}"
+            raise InputError("the chat template refuses these messages", where=self.name, why=why) from None
+
+    def encode_chat(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[int]:
+        """Token ids of the rendered chat; the template brings its own special tokens, none is added."""
+        text = self.render_chat(messages, add_generation_prompt=add_generation_prompt, tools=tools)
+        return list(self._backend.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """Text of token ids; bytes that are not UTF-8 become U+FFFD."""
+        return self._backend.decode(list(ids), skip_special_tokens=skip_special)
+
+    def stream(self) -> TextStream:
+        """A detokenizer for one output, token by token."""
+        return TextStream(self)
+
+
+def eos_token_ids(folder: Path) -> frozenset[int]:
+    """Ids that end an output, from the folder's generation_config.json and config.json."""
+    return frozenset(
+        number
+        for file in ("generation_config.json", "config.json")
+        for number in _ids(_json(folder / file).get("eos_token_id"))
+    )
+
+
+class TextStream:
+    """Turns the ids of one output into text as they come; the pieces join to `decode` of all of them.
+
+    Ids before `_emitted` are out. Those from `_context` on are decoded together, because some tokenizers treat
+    the first token of a text differently. A tail that ends inside a character waits for its other bytes.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._context = 0
+        self._emitted = 0
+
+    def push(self, token_id: int) -> str:
+        """The text that this id completes; empty while a character is incomplete."""
+        self._ids.append(token_id)
+        return self._take(final=False)
+
+    def flush(self) -> str:
+        """What is left at the end of the output: U+FFFD for an incomplete character, or nothing."""
+        return self._take(final=True)
+
+    def _take(self, *, final: bool) -> str:
+        before = self._tokenizer.decode(self._ids[self._context : self._emitted])
+        text = self._tokenizer.decode(self._ids[self._context :])
+        if len(text) <= len(before) or (text.endswith("\ufffd") and not final):
+            return ""
+        self._context, self._emitted = self._emitted, len(self._ids)
+        return text[len(before) :]
+
+
+class _GenerationTag(jinja2.ext.Extension):
+    """`{% generation %}` marks the assistant's words for training; for a prompt it means nothing."""
+
+    tags: set[str] = {"generation"}  # noqa: RUF012 (as jinja2 declares it)
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    """The sandbox that transformers renders chat templates in, less its clock."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    return environment
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    template = config.get("chat_template")
+    if isinstance(template, list):
+        named = {entry["name"]: entry["template"] for entry in template}
+        template = named.get("default")
+    return template
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError("not valid JSON", where=str(path), why=str(error)) from None
+    return content if isinstance(content, dict) else {}
+
+
+def _content(token: str | Mapping[str, Any]) -> str:
+    return token if isinstance(token, str) else str(token["content"])
+
+
+def _ids(value: int | list[int] | None) -> list[int]:
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]

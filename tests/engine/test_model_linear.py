@@ -1,0 +1,30 @@
+"""The linear layer in every dtype, against the product in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.model.linear import Linear
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 33])
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),  # half of a unit in the last place of outputs near 2
+    [(torch.bfloat16, 2**-7), (torch.float16, 2**-10), (torch.float32, 1e-5), (torch.float64, 1e-13)],
+)
+def test_is_the_exact_product_rounded(
+    dtype: torch.dtype, tolerance: float, with_bias: bool, tokens: int
+) -> None:
+    generator = torch.Generator().manual_seed(tokens)
+    x, weight, bias = (
+        torch.randn(*size, generator=generator, dtype=torch.float64).to(dtype)
+        for size in ((tokens, 72), (50, 72), (50,))
+    )
+    weight /= 8
+    with torch.inference_mode():
+        ours = Linear(weight, bias if with_bias else None)(x)
+    exact = x.double() @ weight.double().T + (bias.double() if with_bias else 0)
+    assert ours.dtype == dtype
+    torch.testing.assert_close(ours.double(), exact, rtol=tolerance, atol=tolerance)

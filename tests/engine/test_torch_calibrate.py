@@ -1,0 +1,105 @@
+"""Calibration: the designed steps, the file's format, and what a slow executor measures."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+from helpers.tiny_model import LLAMA, write_tiny_model
+
+from engine import calibrate
+from engine.calibrate import POOL_TOKENS, build_step, design, main
+from engine.shape import ModelShape
+from engine.step_time.model import StepShape
+
+SHAPE = ModelShape.from_config(LLAMA)
+LONG = replace(SHAPE, max_len=131_072)
+
+
+@pytest.mark.parametrize("shape", [LONG, SHAPE, replace(SHAPE, max_len=64)])
+def test_designed_steps_fit_the_model_and_the_pool(shape: ModelShape) -> None:
+    for seed in range(20):
+        for step in design(shape, Random(seed)):
+            rows = [*step.prefill, *((1, context) for context in step.decode)]
+            assert all(context >= 0 and new + context <= shape.max_len for new, context in rows)
+            assert sum(new + context for new, context in rows) <= POOL_TOKENS
+
+
+def test_a_pass_covers_both_phases_and_their_mixture() -> None:
+    steps = design(LONG, Random(0))
+    assert {new for step in steps for new, _ in step.prefill} == {16, 64, 128, 256, 512}
+    assert {len(step.decode) for step in steps if not step.prefill} == {1, 2, 4, 8, 16, 32}
+    assert any(step.prefill and step.decode for step in steps)
+    contexts = [context for step in steps for context in step.decode]
+    assert max(contexts) > 400
+    assert min(contexts) < 64
+
+
+def test_passes_differ_in_order_and_contexts() -> None:
+    random = Random(0)
+    first, second = design(LONG, random), design(LONG, random)
+    assert first != second
+    assert sorted(len(step.decode) for step in first) == sorted(len(step.decode) for step in second)
+    assert design(LONG, Random(0)) == first
+
+
+def test_rows_of_a_step_share_no_block() -> None:
+    shape = StepShape(prefill=((40, 24),), decode=(15, 16, 0))
+    step = build_step(7, shape, 16, 256, Random(0))
+    assert StepShape.of(step) == shape
+    assert [len(row.blocks) for row in step.rows] == [1, 2, 1, 4]
+    blocks = [block for row in step.rows for block in row.blocks]
+    assert len(set(blocks)) == len(blocks)
+    assert 0 not in blocks
+
+
+def test_the_file_is_a_step_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrate, "_CHUNKS", (16, 64))
+    folder, out = write_tiny_model(tmp_path / "tiny"), tmp_path / "steps.jsonl"
+    assert main(["--model", str(folder), "--out", str(out), "--dtype", "float32", "--seconds", "0"]) == 0
+    header, *lines = map(json.loads, out.read_text().splitlines())
+    assert header.pop("version")
+    assert header == {
+        "engine": "advise",
+        "model": "tiny",
+        "dtype": "float32",
+        "threads": 1,
+        "block_size": 16,
+    }
+    assert len(lines) == 2 * len(design(SHAPE, Random(0)))
+    assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
+    assert all(
+        line["seconds"] > 0 and line.keys() == {"step", "seconds", "prefill", "decode"} for line in lines
+    )
+
+
+def test_seconds_are_those_of_the_step_that_is_named() -> None:
+    """An executor that sleeps 0.1 ms a query token: seconds must be at least that, warm-ups left out."""
+
+    class Sleeper:
+        shape = replace(SHAPE, max_len=256)
+        ran = 0
+
+        def submit(self, step: object) -> Sleeper:
+            self.ran += 1
+            time.sleep(1e-4 * step.query_tokens)  # type: ignore[attr-defined]
+            return self
+
+        def result(self) -> None:
+            return None
+
+    sleeper = Sleeper()
+    measured = list(calibrate.measure(sleeper, block_size=16, seconds=0, seed=1))  # type: ignore[arg-type]
+    tokens = [sum(new for new, _ in shape.prefill) + len(shape.decode) for shape, _ in measured]
+    assert all(seconds >= 1e-4 * count for count, (_, seconds) in zip(tokens, measured, strict=True))
+    assert sleeper.ran == len(measured) + len(set(tokens))
+
+
+def test_a_folder_that_cannot_run_is_an_error_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_tiny_model(tmp_path / "tiny", LLAMA | {"architectures": ["Other"]})
+    assert main(["--model", str(folder), "--out", str(tmp_path / "x")]) == 2
+    assert "architecture Other" in capsys.readouterr().err
