@@ -33,7 +33,8 @@ def run(url: str, rate: float, seconds: float, output_tokens: int) -> tuple[Reco
     At equal distances, arrivals and tokens of all streams would fall on the same instants and queue up.
     """
     body = body_of("fake", list(range(1000, 1200)), output_tokens)
-    arrivals = np.cumsum(np.random.default_rng(0).exponential(1 / rate, int(rate * seconds)))
+    arrivals = np.cumsum(np.random.default_rng(0).exponential(size=int(rate * seconds)))
+    arrivals *= seconds / arrivals[-1]
     schedule = [Due(i, float(at_s), body, 200, output_tokens) for i, at_s in enumerate(arrivals)]
 
     async def inside() -> tuple[Record, ...]:
@@ -63,21 +64,17 @@ def _print_error(
 
 
 def capacity(name: str, program: Program, output_tokens: int, rates: tuple[int, ...]) -> None:
-    """Raise the rate until P99 send lag passes 5 ms or the rate is not reached."""
-    print(f"capacity, {name}: send lag P99 <= 5 ms")
+    """Send lag at rising rates, and the largest rate at which its P99 is within 5 ms."""
+    print(f"capacity, {name}:")
+    held = 0
     with fake_server(program) as url:
         for rate in rates:
             records = run(url, rate, seconds=5, output_tokens=output_tokens)
             lag_s = np.percentile([(record.t_send or np.inf) - record.t_sched for record in records], 99)
-            span_s = max(record.t_done or 0.0 for record in records)
-            done = sum(record.status == "ok" for record in records)
-            chunks = sum(len(record.t_chunk) for record in records)
-            print(
-                f"  at {rate:4d} req/s: {done / span_s:6.0f} req/s, {chunks / span_s:6.0f} chunks/s, "
-                f"send lag P99 {lag_s * 1e3:.2f} ms"
-            )
-            if lag_s > LAG_TARGET_S or done / span_s < 0.9 * rate:
-                break
+            chunks = sum(len(record.t_chunk) for record in records) / max(r.t_done or 0.0 for r in records)
+            print(f"  {rate:4d} req/s, {chunks:6.0f} chunks/s: send lag P99 {lag_s * 1e3:.2f} ms")
+            held = rate if lag_s <= LAG_TARGET_S else held
+    print(f"  largest rate with send lag P99 <= 5 ms: {held} req/s")
 
 
 if __name__ == "__main__":
