@@ -21,6 +21,7 @@ from advisor.advice.machine import Machine, detect_machine
 from advisor.advice.resolve import NoTarget, TargetOptions, resolve_target
 from advisor.advice.steps import Calibrations
 from advisor.advice.target import Target
+from advisor.deploy.calibrate import step_times_path
 from advisor.logs.options import ReadOptions
 from advisor.logs.read import read
 from advisor.logs.source import Progress
@@ -29,7 +30,6 @@ from advisor.workload.measure import measure
 from advisor.workload.model import Workload
 from advisor.workload.traits import find_traits, unknown_traits
 from engine.fetch import model_folder
-from engine.resources import user_cache
 from engine.step_time.files import load_calibrations
 from engine.text import Tokenizer
 
@@ -163,7 +163,7 @@ def _calibrations(options: AnalyzeOptions) -> Calibrations:
     """Step times measured on the target's engine: the file named, or with --here those of this machine."""
     if options.step_times is not None:
         return load_calibrations(options.step_times)
-    return load_calibrations(user_cache() / "step_times.yaml") if options.target.here else {}
+    return load_calibrations(step_times_path()) if options.target.here else {}
 
 
 def _traits(workload: Workload, target: Target | NoTarget) -> Any:

@@ -232,9 +232,7 @@ def validate(
     from advisor.report.verdict import ReplayTalk, show_results
     from advisor.validation.session import Wanted, validate_plan
 
-    wanted = Wanted(
-        what, url=url, window=window, fit=_fit(fit or []), fault=fault, seed=seed, allow_remote=yes
-    )
+    wanted = Wanted(what, url=url, window=window, fit=_fit(fit or []), fault=fault, seed=seed, allow_remote=yes)
     with progress(_talk(), "replaying") as advance:
         result = validate_plan(wanted, ReplayTalk(_talk(), advance))
     if json:

@@ -33,15 +33,15 @@ class ChatService:
     every `burst_every_s`. Lengths are in words; a word is about one token.
     """
 
-    minutes: float = 40.0
-    sessions_rps: float = 0.26
+    minutes: float = 35.0
+    sessions_rps: float = 0.15
     turns_mean: float = 3.0
     think_s: float = 14.0
-    documents_rps: float = 0.07
+    documents_rps: float = 0.05
     burst: float = 3.0
     burst_s: float = 20.0
     burst_every_s: float = 240.0
-    system_words: int = 420
+    system_words: int = 800
     user_words: tuple[int, int] = (12, 45)
     answer_words: tuple[int, int] = (14, 44)
     document_words: tuple[int, int] = (380, 800)

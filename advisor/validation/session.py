@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from advisor.advice.plan import Plan
 from advisor.deploy import launch as launching
+from advisor.deploy.calibrate import step_times_path
 from advisor.deploy.run import read_run
 from advisor.logs.read import read
 from advisor.logs.trace import Trace
 from advisor.validation.load import window_load
 from advisor.validation.refuse import Load
-from advisor.validation.validate import Fit, Options, Progress, validate
+from advisor.validation.validate import Fit, Options, Progress, no_limit, validate
 from advisor.validation.verdict import Result
-from advisor.validation.window import select
+from advisor.validation.window import Window
 from engine.errors import InputError
-from engine.resources import user_cache
 from engine.step_time.files import load_calibrations
 
 TRACE_NAME = "trace.jsonl"
@@ -60,7 +61,7 @@ def validate_plan(wanted: Wanted, progress: Progress) -> Result:
             window=wanted.window,
             options=Options(
                 fit=wanted.fit,
-                load=load_of(trace, wanted.window, plan) if ours else None,
+                load=load_of(plan) if ours else no_limit,
                 block_size=found.config.pools[0].block_size,
                 seed=wanted.seed,
                 allow_remote=wanted.allow_remote,
@@ -88,9 +89,9 @@ def read_trace(folder: Path) -> Trace:
     return read([path])
 
 
-def load_of(trace: Trace, window: str, plan: Plan) -> Load | None:
-    """The load of a window on the plan, by this machine's calibration; None without one."""
-    return window_load(select(trace, window), plan, load_calibrations(user_cache() / "step_times.yaml"))
+def load_of(plan: Plan) -> Callable[[Window], Load | None]:
+    """How much a window asks of the plan, by this machine's calibration; None without one."""
+    return partial(window_load, plan=plan, calibrations=load_calibrations(step_times_path()))
 
 
 @contextlib.contextmanager

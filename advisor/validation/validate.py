@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -32,12 +33,16 @@ Fit = Literal["rate", "lengths"]
 _PROBE_IN, _PROBE_OUT = 16, 2  # tokens of the request that proves the form
 
 
+def no_limit(_window: Window) -> None:
+    """No plan is held to its limit: a baseline, a fault, a foreign endpoint."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """How to replay, beyond what and where."""
 
     fit: frozenset[Fit] = frozenset()
-    load: refuse.Load | None = None  # of `window.select(trace, spec)` on the advised plan; None skips the check
+    load: Callable[[Window], refuse.Load | None] = no_limit  # what a window asks of the advised plan
     block_size: int = 16  # of the engine's KV cache, tokens; only to say how many cached tokens to expect
     timeout_s: float = 120.0  # of one request, after its send
     seed: int | None = (
@@ -128,10 +133,12 @@ def _fit(window: Window, endpoint: Endpoint, options: Options) -> Window:
         if "lengths" in options.fit:
             window = fit_lengths(window, endpoint.max_len)
         refuse.over_context(window, endpoint.max_len)
-    if options.load is not None:
-        if "rate" in options.fit:
-            return fit_rate(window, options.load.utilisation, options.load.limit)
-        refuse.over_load(options.load)
+    load = options.load(window)
+    if load is None:
+        return window
+    if "rate" in options.fit:
+        return fit_rate(window, load.utilisation, load.limit)
+    refuse.over_load(load)
     return window
 
 
