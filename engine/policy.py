@@ -12,7 +12,7 @@ from typing import Literal
 from engine.sequence import Sequence
 
 AGING_TOKENS_PER_S = 1000.0  # ours: a prefix of 4,000 cached tokens may overtake for 4 s
-FCFS_ABOVE_WAITING = 128  # SGLang drops prefix order above this queue length (papers.md section 1)
+FCFS_ABOVE_WAITING = 128  # SGLang drops prefix order above this queue length
 
 CachedTokens = Callable[[Sequence], int]
 Policy = Callable[[Iterable[Sequence], CachedTokens], list[Sequence]]
@@ -26,7 +26,7 @@ def fcfs(waiting: Iterable[Sequence], _cached: CachedTokens) -> list[Sequence]:
 def prefix_first(waiting: Iterable[Sequence], cached: CachedTokens) -> list[Sequence]:
     """Longest cached prefix first, with aging: highest cached tokens + waited seconds x AGING_TOKENS_PER_S.
 
-    Longest-prefix-first approximates SGLang's optimal order (papers.md section 1). The aging is ours: a
+    Longest-prefix-first approximates SGLang's optimal order. The aging is ours: a
     request with h cached tokens overtakes only those that came less than h / AGING_TOKENS_PER_S before it.
     """
     queue = list(waiting)

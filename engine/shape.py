@@ -77,5 +77,5 @@ class ModelShape:
         return round(self.parameters * bytes_per_element)
 
     def kv_bytes_per_token(self, bytes_per_element: float = 2) -> int:
-        """KV bytes of one token over all layers and heads, before any tensor-parallel split (papers.md 3)."""
+        """KV bytes of one token over all layers and heads, before any tensor-parallel split (DistServe)."""
         return round(2 * self.layers * self.kv_heads * self.head_dim * bytes_per_element)

@@ -1,4 +1,4 @@
-"""The token budget rule against the budgets that Sarathi-Serve chose (papers.md sections 2 and 7)."""
+"""The token budget rule against the budgets that Sarathi-Serve chose."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def test_yi_34b_gets_the_papers_budgets(target_s: float, expected: int, headroom
 
 
 def test_headroom_figures_of_yi_34b() -> None:
-    # papers.md section 7: 126.7 ms and 439.2 ms with the factor 1.2.
+    # Its artifact's profile x 1.2: 126.7 ms and 439.2 ms with the factor 1.2.
     assert 1.2 * yi_34b(512) == pytest.approx(0.1267, abs=5e-5)
     assert 1.2 * yi_34b(2048) == pytest.approx(0.4392, abs=5e-5)
 
 
 def test_the_largest_feasible_budget_is_not_the_papers() -> None:
-    # papers.md section 2: "largest feasible" would give 4096 at 1.0 s.
+    # Sarathi-Serve, OSDI'24: "largest feasible" would give 4096 at 1.0 s.
     options = candidates(yi_34b, 1.0, on_cpu=False)
     assert max(b for b in options if yi_34b(b) <= 1.0) >= 4096
 

@@ -1,4 +1,4 @@
-"""Sharing, transfer and split formulas against the goldens of papers.md sections 1, 3 and 5."""
+"""Sharing, transfer and split formulas against the values of SGLang, DistServe and Mooncake."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from advisor.advice.rules.formulas import (
 
 @pytest.mark.parametrize(
     ("gpus", "prefill", "goodput"),
-    # Integer split of (5.6, 10), DistServe Figure 1 (papers.md section 3).
+    # Integer split of (5.6, 10), DistServe Figure 1.
     [(2, 1, 2.80), (3, 2, 3.333), (5, 3, 3.36), (8, 5, 3.5), (14, 9, 3.571)],
 )
 def test_integer_split(gpus: int, prefill: int, goodput: float) -> None:
@@ -32,7 +32,7 @@ def test_integer_split(gpus: int, prefill: int, goodput: float) -> None:
 
 
 def test_integer_split_derated_as_aiconfigurator_does() -> None:
-    # papers.md section 3: "With AIC's 0.90 / 0.92 derating 2P1D = 3.07".
+    # DistServe, OSDI'24: "With AIC's 0.90 / 0.92 derating 2P1D = 3.07".
     split = integer_split(5.6, 10, 3, (DERATE_PREFILL, DERATE_DECODE))
     assert split is not None
     assert (split.prefill, split.decode) == (2, 1)
@@ -41,7 +41,7 @@ def test_integer_split_derated_as_aiconfigurator_does() -> None:
 
 def test_no_split_of_one_gpu_and_none_beats_the_bound() -> None:
     assert integer_split(5.6, 10, 1) is None
-    bound = 1 / (1 / 5.6 + 1 / 10)  # 3.590, papers.md section 3
+    bound = 1 / (1 / 5.6 + 1 / 10)  # 3.590, DistServe, OSDI'24
     assert bound == pytest.approx(3.590, abs=0.0005)
     for gpus in range(2, 40):
         split = integer_split(5.6, 10, gpus)
@@ -51,7 +51,7 @@ def test_no_split_of_one_gpu_and_none_beats_the_bound() -> None:
 
 @pytest.mark.parametrize(
     ("model", "expected"),
-    # Bytes a token in fp16 (papers.md section 3).
+    # Bytes a token in fp16 (DistServe, OSDI'24).
     [
         ("opt-13b", 819_200),
         ("opt-66b", 2_359_296),
@@ -68,7 +68,7 @@ def test_kv_bytes_of_a_token(model: str, expected: int) -> None:
 
 
 def test_kv_of_a_512_token_prompt_of_opt_66b() -> None:
-    # papers.md section 7: 1,207,959,552 B; 96.6 Gbit/s at 10 rps (decimal; the paper's 90 is binary).
+    # DistServe, section 3.3: 1,207,959,552 B; 96.6 Gbit/s at 10 rps (decimal; the paper's 90 is binary).
     per_token = profiles.model("opt-66b").shape.kv_bytes_per_token()
     assert per_token * 512 == 1_207_959_552
     assert transfer_bits_per_s(per_token, 512, 10) / 1e9 == pytest.approx(96.6, abs=0.05)
@@ -76,7 +76,7 @@ def test_kv_of_a_512_token_prompt_of_opt_66b() -> None:
 
 @pytest.mark.parametrize(
     ("flops", "expected_gb_per_s"),
-    # Mooncake, LLaMA3-70B, 8,192 tokens: 8xA800 with G = 2.496e15, and 8xH800 (papers.md section 5).
+    # Mooncake, LLaMA3-70B, 8,192 tokens: 8xA800 with G = 2.496e15, and 8xH800.
     [(2.496e15, 5.86), (8 * 989.4e12, 18.6)],
 )
 def test_bandwidth_for_remote_reuse(flops: float, expected_gb_per_s: float) -> None:
@@ -85,12 +85,12 @@ def test_bandwidth_for_remote_reuse(flops: float, expected_gb_per_s: float) -> N
 
 
 def test_optimal_hit_rate() -> None:
-    # papers.md section 1: n = 100, s = 1000, u = 100 -> 0.900.
+    # SGLang, NeurIPS'24: n = 100, s = 1000, u = 100 -> 0.900.
     assert optimal_hit_rate(100, 1000, 100) == pytest.approx(0.900, abs=0.0005)
 
 
 def test_optimal_hit_rate_is_that_of_the_radix_tree() -> None:
-    # hit_opt = 1 - sum of edge lengths / sum of prompts (papers.md section 1), counted on real token tuples.
+    # hit_opt = 1 - sum of edge lengths / sum of prompts (SGLang, NeurIPS'24), counted on real token tuples.
     prompts = [(*range(40), *(1000 + 10 * i + j for j in range(7))) for i in range(9)]
     edges = {prompt[: end + 1] for prompt in prompts for end in range(len(prompt))}
     counted = 1 - len(edges) / sum(len(p) for p in prompts)

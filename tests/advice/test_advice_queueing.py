@@ -1,4 +1,4 @@
-"""Queueing formulas against the derived goldens of papers.md section 3 (DistServe)."""
+"""Queueing formulas against values derived from DistServe, section 3 and its repository."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from advisor.advice.rules.queueing import (
 
 @pytest.mark.parametrize(
     ("prefill_ms", "rate_rps", "ttft_ms"),
-    # M/D/1 mean TTFT, OPT-13B D = 72.15 ms and vLLM's D = 96.1 ms (papers.md section 3, derived goldens).
+    # M/D/1 mean TTFT, OPT-13B D = 72.15 ms and vLLM's D = 96.1 ms.
     [
         (72.15, 1.6, 76.9),
         (72.15, 5.6, 96.6),
@@ -37,7 +37,7 @@ def test_mdone_ttft(prefill_ms: float, rate_rps: float, ttft_ms: float) -> None:
 
 @pytest.mark.parametrize(
     ("speedup", "load"),
-    # Crossover utilisation R*D (papers.md section 3).
+    # Crossover utilisation R*D (DistServe, OSDI'24).
     [
         (1.2, 0.434),
         (1.3, 0.611),
@@ -69,7 +69,7 @@ def test_waits_are_infinite_at_and_over_full_load() -> None:
 
 @pytest.mark.parametrize(
     ("base_ms", "per_context_ms", "per_row_ms", "tpot_ms", "batch"),
-    # Decode equilibrium at R = 10, O = 64, L = 544: OPT-13B TP1, and on vLLM (papers.md section 3).
+    # Decode equilibrium at R = 10, O = 64, L = 544: OPT-13B TP1, and on vLLM.
     [(19.9347, 6.2694e-4, 0.038507, 26.3, 16.9), (23.475, 5.93e-4, 0.0607, 31.1, 19.9)],
 )
 def test_decode_equilibrium(
@@ -93,7 +93,7 @@ def test_kingman_is_the_mdone_wait_for_poisson_arrivals_and_fixed_service() -> N
 
 
 def test_gamma_arrivals_of_cv_3_need_more_capacity_than_poisson() -> None:
-    # papers.md section 7: "Poisson vs Gamma CV=3 at one rate: second needs more capacity", by Kingman.
+    # Kingman: Gamma arrivals of CV 3 need more capacity than Poisson ones at the same rate.
     # At 8 rps a device of 0.1 s a request keeps Poisson arrivals within 0.2 s; gamma ones need a faster one.
     assert kingman_wait(0.1, 8, 1.0) == pytest.approx(0.2)
     assert kingman_wait(0.1, 8, 3.0) == pytest.approx(9 * 0.2)

@@ -1,4 +1,4 @@
-"""Every rule fires just past its threshold and stays silent just before it (papers.md section 7)."""
+"""Every rule fires just past its threshold and stays silent just before it (docs/rules.md)."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_affinity_routing_only_with_a_choice_of_instance() -> None:
 
 
 def test_reordering_is_only_a_check_where_ttft_is_a_target() -> None:
-    # LPMX: P99 +64 % with sharing to gain (papers.md section 1).
+    # LPMX: P99 +64 % with sharing to gain.
     found = prefix.queue_order(**{**ORDER, "ttft_target": True})
     assert found is not None
     assert found.verdict == "check"
@@ -181,7 +181,7 @@ def test_reordering_is_only_a_check_where_ttft_is_a_target() -> None:
 
 
 def test_reordering_gains_nothing_where_fcfs_is_near_the_optimum() -> None:
-    # LPMX: Qwen3-0.6B, FCFS already hit 0.992; reordering cost 13 % of P99 TTFT (papers.md section 1).
+    # LPMX: Qwen3-0.6B, FCFS already hit 0.992; reordering cost 13 % of P99 TTFT.
     assert prefix.queue_order(**{**ORDER, "hit_fcfs": 0.992, "hit_optimal": 1.0}) is None
     # Qwen3-8B: FCFS 0.757 of 0.934 left room to gain.
     assert prefix.queue_order(**{**ORDER, "hit_fcfs": 0.757, "hit_optimal": 0.934}) is not None
@@ -236,7 +236,7 @@ def consider(**changes: Any) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(
     ("ttft", "tbt", "expected"),
-    # TaiChi (papers.md section 5); tight: TTFT < 3x, TBT <= 5x.
+    # TaiChi; tight: TTFT < 3x, TBT <= 5x.
     [
         (2.4, 5.5, "colocated"),
         (13.0, 3.2, "split candidate"),
@@ -248,7 +248,7 @@ def consider(**changes: Any) -> list[tuple[str, str]]:
         (None, 3.0, "split candidate"),
         (2.0, None, "colocated"),
     ],
-)  # the first four are DistServe's code-66b, chat-66b, summarization-66b and Figure 1 (papers.md section 6.1)
+)  # the first four are DistServe's code-66b, chat-66b, summarization-66b and Figure 1
 def test_taichi_classes(ttft: float | None, tbt: float | None, expected: str) -> None:
     assert split.placement(ttft, tbt) == expected
 
@@ -293,7 +293,7 @@ def test_small_models_and_short_prompts_need_a_larger_margin(changes: dict[str, 
 
 @pytest.mark.parametrize("prompt", [1e3, 33_600.0, 1e6])
 def test_no_split_is_recommended_on_prompt_length_alone(prompt: float) -> None:
-    # AGT (papers.md section 5): 33.6k mean input, 71 % reusable, 8 GPUs: colocated won, 0.74 s vs 1.99 s.
+    # AGT: 33.6k mean input, 71 % reusable, 8 GPUs: colocated won, 0.74 s vs 1.99 s.
     uncached = prompt * (1 - 0.71)
     for ttft in (1.0, 100.0):
         found = consider(uncached_mean=uncached, uncached_p50=uncached, ttft_tightness=ttft, tbt_tightness=10.0)

@@ -21,11 +21,11 @@ OPT_66B = ModelShape(64, 9216, 72, 72, 128, 36864, 50272, 2048)
 @pytest.mark.parametrize(
     ("shape", "published"),
     [
-        (OPT_66B, 2_359_296),  # papers.md section 3 (x 512 = 1,207,959,552 B, DistServe)
-        (LLAMA3_70B, 327_680),  # papers.md section 3
-        (QWEN25_7B, 57_344),  # papers.md section 3
-        (QWEN25_05B, 12_288),  # engines.md 5.1
-        (LLAMA3_8B, 131_072),  # engines.md 5.1
+        (OPT_66B, 2_359_296),  # DistServe, section 3.3: x 512 = 1,207,959,552 B, its 1.13 GB
+        (LLAMA3_70B, 327_680),  # DistServe, OSDI'24
+        (QWEN25_7B, 57_344),  # DistServe, OSDI'24
+        (QWEN25_05B, 12_288),  # 2 * layers * kv_heads * head_dim * 2 from its config.json
+        (LLAMA3_8B, 131_072),  # 2 * layers * kv_heads * head_dim * 2 from its config.json
     ],
 )
 def test_kv_bytes_per_token_at_16_bits(shape: ModelShape, published: int) -> None:

@@ -33,7 +33,7 @@ def test_prefix_first_lets_a_prefix_overtake_for_its_length_over_the_rate() -> N
 
 
 def test_long_queues_are_first_come_first_served() -> None:
-    """papers.md section 1: SGLang drops longest-prefix order when more than 128 requests wait."""
+    """SGLang's schedule_policy.py drops longest-prefix order when more than 128 requests wait."""
     queue = [(f"r{i}", i * 1e-6, i) for i in range(FCFS_ABOVE_WAITING)]
     assert FCFS_ABOVE_WAITING == 128
     assert order(prefix_first, *queue)[0] == "r127"

@@ -1,4 +1,4 @@
-"""Published step times give the values that their sources print (papers.md sections 2 and 3)."""
+"""Published step times give the values that their sources print: DistServe, Sarathi-Serve, Preble."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def prefill(new: int, context: int = 0) -> StepShape:
 @pytest.mark.parametrize(
     ("profile", "tokens", "expected_ms"),
     [
-        # DistServe repository's coefficients, D(512) and D(2048) at TP 1, 2, 4 (papers.md section 3).
+        # DistServe repository's coefficients, D(512) and D(2048) at TP 1, 2, 4.
         ("distserve-opt-13b-tp1", 512, 72.15),
         ("distserve-opt-13b-tp2", 512, 50.50),
         ("distserve-opt-13b-tp4", 512, 31.70),
@@ -29,7 +29,7 @@ def prefill(new: int, context: int = 0) -> StepShape:
         ("distserve-opt-13b-tp2", 2048, 165.46),
         ("distserve-opt-13b-tp4", 2048, 92.24),
         ("vllm-opt-13b-tp1", 512, 96.11),
-        # Sarathi-Serve artifact, Yi-34B TP2 A100, prefill iterations (papers.md section 2).
+        # Sarathi-Serve artifact, Yi-34B TP2 A100, prefill iterations.
         ("sarathi-yi-34b-tp2", 128, 48.1),
         ("sarathi-yi-34b-tp2", 512, 105.6),
         ("sarathi-yi-34b-tp2", 1024, 214.3),
@@ -47,7 +47,7 @@ def test_prefill_takes_what_the_source_prints(profile: str, tokens: int, expecte
 
 @pytest.mark.parametrize(
     ("small", "large", "tokens", "speedup"),
-    # K(TP1->2) of OPT-13B and K(TP2->4) of OPT-66B (papers.md section 3, derived goldens).
+    # K(TP1->2) of OPT-13B and K(TP2->4) of OPT-66B (DistServe, OSDI'24, derived goldens).
     [
         ("distserve-opt-13b-tp1", "distserve-opt-13b-tp2", 512, 1.43),
         ("distserve-opt-13b-tp1", "distserve-opt-13b-tp2", 2048, 1.55),
@@ -62,7 +62,7 @@ def test_tensor_parallel_speedups_of_distserve(small: str, large: str, tokens: i
 
 @pytest.mark.parametrize(
     ("rows", "expected_ms"),
-    # Sarathi-Serve artifact, Yi-34B decode by batch (papers.md section 2).
+    # Sarathi-Serve artifact, Yi-34B decode by batch.
     [(1, 46.8), (4, 48.8), (8, 69.7), (32, 87.9), (128, 189.3)],
 )
 def test_decode_of_yi_34b(rows: int, expected_ms: float) -> None:
@@ -76,7 +76,7 @@ def test_decodes_ride_along_with_a_chunk() -> None:
 
 
 def test_distserve_decode_switches_fits_at_batch_95() -> None:
-    # OPT-13B TP1 coefficients below and from 95 (papers.md section 3), 544 tokens of context each.
+    # OPT-13B TP1 coefficients below and from 95 (DistServe, OSDI'24), 544 tokens of context each.
     below = 19.9347 + 6.2694e-4 * 94 * 544 + 0.038507 * 94
     above = 7.1662 + 5.798e-4 * 95 * 544 + 0.158311 * 95
     assert milliseconds("distserve-opt-13b-tp1", StepShape(decode=(544,) * 94)) == pytest.approx(below)
@@ -84,7 +84,7 @@ def test_distserve_decode_switches_fits_at_batch_95() -> None:
 
 
 def test_niyama_has_two_pieces_for_mixed_batches() -> None:
-    # Llama3-8B A100 (papers.md section 2), seconds; total 512 and 513 tokens.
+    # Llama3-8B A100 (Sarathi-Serve, OSDI'24), seconds; total 512 and 513 tokens.
     small = 0.014936 + 5.88e-5 * 512 + 2.25e-5 * 500 + 3.63e-5 * 12 + 1.11e-7 * 12 * 1000 + 7.55e-7 * 300
     large = 0.005004 + 2.719e-5 * 513 + 6.863e-5 * 501 - 4.144e-5 * 12 + 1.663e-7 * 12 * 1000 + 2.727e-6 * 300
     for new, expected in ((500, small), (501, large)):
@@ -93,7 +93,7 @@ def test_niyama_has_two_pieces_for_mixed_batches() -> None:
 
 
 def test_a_cached_prefix_saves_what_preble_says() -> None:
-    # Llama3-70B A100 TP2: 28.93 + 0.1822 ext + 0.0040 seq + 2.55e-6 ext seq ms (papers.md section 2).
+    # Llama3-70B A100 TP2: 28.93 + 0.1822 ext + 0.0040 seq + 2.55e-6 ext seq ms (Sarathi-Serve, OSDI'24).
     name = "sglang-llama-3-70b-a100-tp2"
     whole = 28.93 + (0.1822 + 0.0040) * 4096 + 2.55e-6 * 4096**2
     cached = 28.93 + 0.1822 * 1024 + 0.0040 * 4096 + 2.55e-6 * 1024 * 4096

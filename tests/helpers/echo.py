@@ -1,8 +1,8 @@
 """A model whose KV says what it is made of, so that reading a wrong block is noticed at the moment of reading.
 
 The KV of position p is a hash chained over (namespace, tokens 0..p). Attention compares every position it
-reads with the chain of that request's own tokens: stale, ghost, poisoned and reused blocks all differ
-(engines.md 6.5). All rows read before any row writes: a page that the same step writes is not readable yet.
+reads with the chain of that request's own tokens: stale, ghost, poisoned and reused blocks all differ.
+All rows read before any row writes: a page that the same step writes is not readable yet.
 The next token is a function of the whole prefix, so outputs prove what was read.
 """
 

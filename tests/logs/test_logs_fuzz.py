@@ -1,4 +1,4 @@
-"""Damaged logs never crash the reader, and every line that is lost is counted (validation.md, R14)."""
+"""Damaged logs never crash the reader, and every line that is lost is counted."""
 
 from __future__ import annotations
 

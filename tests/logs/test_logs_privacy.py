@@ -1,4 +1,4 @@
-"""No word of a prompt leaves the reader: not in files, errors, notes or reprs (validation.md C5)."""
+"""No word of a prompt leaves the reader: not in files, errors, notes or reprs."""
 
 from __future__ import annotations
 

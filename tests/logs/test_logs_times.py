@@ -1,4 +1,4 @@
-"""Units, zones and text forms of times (the unit table is logs.md B16)."""
+"""Units, zones and text forms of times."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_mooncake_clock_ticks_every_three_seconds(shared: Path):
 
 @pytest.mark.parametrize(("tick", "cv"), [(1.0, 2.16), (3.0, 3.95), (5.0, 5.16)])
 def test_floored_clock_is_found_and_undone(shared: Path, tick: float, cv: float):
-    # reference logs.md A3.1: Azure conversation floored to ticks of 1, 3, 5 s has these CVs; its own is 1.09.
+    # Computed elsewhere: Azure conversation floored to ticks of 1, 3, 5 s; its own CV is 1.09.
     stamps = azure(shared, "conv").arrival_s
     arrivals = measured(stamps // tick * tick)
     assert arrivals.tick_s == tick

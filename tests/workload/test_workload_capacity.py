@@ -76,7 +76,7 @@ def test_mooncake_in_blocks_and_tokens_equals_the_simulated_cache(shared: Path):
 
 
 def test_two_prefixes_and_room_for_one():
-    # papers.md section 1, unit oracle: alternating order with capacity for one prefix hits nothing.
+    # SGLang, NeurIPS'24, unit oracle: alternating order with capacity for one prefix hits nothing.
     paths = [[n % 2] * 10 for n in range(20)]
     trace = make_trace([10] * 20, blocks=chain(paths))
     reuses = find_reuses(runs_of(trace))

@@ -65,7 +65,7 @@ def test_agents_share_within_their_session(shared: Path):
 
 @pytest.mark.parametrize(("n", "s", "u", "expected"), [(100, 1000, 100, 0.900), (7, 32, 16, 6 * 32 / (7 * 48))])
 def test_one_shared_prefix_and_unique_tails(n: int, s: int, u: int, expected: float):
-    # papers.md section 1, unit oracle: hit_opt = (n - 1) s / (n (s + u)); 0.900 for 100, 1000, 100.
+    # SGLang, NeurIPS'24, unit oracle: hit_opt = (n - 1) s / (n (s + u)); 0.900 for 100, 1000, 100.
     paths = chain([[0] * s + [request + 1] * u for request in range(n)])
     novel = np.array([s + u] + [u] * (n - 1))
     sharing = sharing_of(make_trace([s + u] * n, blocks=paths, size=1, novel_tokens=novel))

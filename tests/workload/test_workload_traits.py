@@ -18,7 +18,7 @@ def strengths(trace: Trace, **target: float | int | bool | None) -> dict[str, fl
 
 
 def test_names_are_those_of_the_contract():
-    # design.md section 4.
+    # The six traits that advice is organised by.
     assert list(strengths(make_trace([1]))) == [
         "long shared prompts",
         "long independent outputs",
