@@ -12,8 +12,6 @@ from advisor.logs.trace import IntColumn, Trace
 from advisor.validation.refuse import Load
 from advisor.validation.window import Window
 
-FULL = 1.0  # seconds of work a second
-
 
 def window_load(window: Window, plan: Plan, calibrations: Calibrations) -> Load | None:
     """The window's load on the plan; None where no calibration fits, since nothing else is a measured limit."""
@@ -27,7 +25,7 @@ def window_load(window: Window, plan: Plan, calibrations: Calibrations) -> Load 
         return None
     uncached = trace.prompt_tokens - _cached_tokens(trace) * choice.pools[0].prefix_cache
     used = load_limit(trace.prompt_tokens, trace.output_tokens, uncached, window.length_s, plan, steps.model)
-    return Load(used, FULL)
+    return Load(used, window.length_s, backlog_s=target.slo.ttft_s or 0.0)
 
 
 def _cached_tokens(trace: Trace) -> IntColumn:

@@ -17,10 +17,26 @@ from engine.errors import InputError, MachineError
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How much a window asks of the advised plan, in the unit of the plan's calibrated limit."""
+    """How much a window asks of the advised plan, by its calibrated step times.
 
-    utilisation: float
-    limit: float
+    An instance that starts idle may fall behind by `backlog_s` of work before a request misses its TTFT target.
+    """
+
+    utilisation: float  # seconds of work that a second of the window brings
+    length_s: float
+    backlog_s: float = 0.0
+
+    @property
+    def limit(self) -> float:
+        """The utilisation at which the last request of the window still keeps its TTFT target."""
+        return 1 + self.backlog_s / self.length_s
+
+    @property
+    def late_share(self) -> float:
+        """Share of the window, at a steady rate, that finds more than `backlog_s` of work before it."""
+        if self.utilisation <= self.limit:
+            return 0.0
+        return 1 - self.backlog_s / ((self.utilisation - 1) * self.length_s)
 
 
 def over_context(window: Window, max_len: int) -> None:
@@ -38,10 +54,9 @@ def over_context(window: Window, max_len: int) -> None:
 def over_load(load: Load) -> None:
     """Refuse a window that asks for more than the plan's calibrated limit."""
     if load.utilisation > load.limit:
-        share = 1 - load.limit / load.utilisation
         raise MachineError(
             f"the window asks for {load.utilisation / load.limit:.2f} times what the plan can serve here",
-            why=f"at least {share:.0%} of the requests would miss their targets by load alone",
+            why=f"about {load.late_share:.0%} of the requests would miss their TTFT target by load alone",
             hint="add --fit rate to stretch the arrivals (the verdict then says: not your traffic)",
         )
 

@@ -23,12 +23,14 @@ def test_prompts_over_the_context_are_refused_with_their_share() -> None:
 
 
 def test_load_over_the_limit_is_refused_with_its_share() -> None:
-    refuse.over_load(refuse.Load(utilisation=0.8, limit=0.8))
+    # 60 s at 1.05: 3 s of work are left over, as much as a TTFT target of 3 s allows. At 2.1 the backlog passes
+    # 3 s after 3 / 1.1 = 2.73 s, so 57.27 of 60 s are late: 95 %.
+    refuse.over_load(refuse.Load(utilisation=1.05, length_s=60, backlog_s=3))
     with pytest.raises(MachineError) as caught:
-        refuse.over_load(refuse.Load(utilisation=1.6, limit=0.8))
+        refuse.over_load(refuse.Load(utilisation=2.1, length_s=60, backlog_s=3))
     assert caught.value.exit_code == 3
     assert "2.00 times" in caught.value.message
-    assert "50%" in (caught.value.why or "")
+    assert "95%" in (caught.value.why or "")
     assert "--fit rate" in (caught.value.hint or "")
 
 

@@ -177,7 +177,7 @@ def test_lengths_over_the_context_are_refused_or_scaled() -> None:
 
 
 def test_load_over_the_limit_is_refused_or_stretched() -> None:
-    twice = Load(utilisation=2.0, limit=1.0)
+    twice = Load(utilisation=2.0, length_s=1.0)
     with pytest.raises(MachineError, match=r"2\.00 times"):
         run(FAST, requests=10, load=lambda _: twice)
     result = run(FAST, requests=10, load=lambda _: twice, fit=frozenset({"rate"}))
