@@ -32,6 +32,25 @@ def test_json_is_all_of_stdout(log: Path, capsys: pytest.CaptureFixture[str]) ->
     assert report["plan_reason"]
 
 
+def test_the_screen_says_what_was_read_found_and_comes_next(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["analyze", "log.jsonl", "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--slo", "chat"]) == 0
+    screen = capsys.readouterr().out
+    assert "200 requests over 50 s, 4.02/s" in screen  # 200 requests in 199 gaps of 250 ms
+    assert "84.9% of prompt tokens" in screen  # 199 of 200 requests hit 1,024 of 1,200 tokens
+    assert "ADV101" in screen
+    assert "TTFT <= 0.5 s" in screen
+    assert "advise-out/engine.yaml" in screen
+    assert [line for line in screen.splitlines() if line.startswith("next")]
+
+
+def test_stdin_is_a_log(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [sys.executable, "-m", "advisor", "analyze", "-", "--no-plan", "--json"]
+    done = subprocess.run(command, input=LOG, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["log"]["requests"] == 200
+
+
 def test_the_same_analysis_twice_writes_the_same_bytes(log: Path) -> None:
     command = ["analyze", "log.jsonl", "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--slo", "chat"]
     assert run([*command, "--out", "one"]) == 0

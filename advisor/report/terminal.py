@@ -46,14 +46,11 @@ def show_next(console: Console, analysis: Analysis, out: Path, files: tuple[Path
         _row(console, "wrote", ", ".join(str(path) for path in files))
     if analysis.plan is None:
         _row(console, "next", "advise analyze LOG --here, or --model NAME --gpu NAME for a plan")
-    elif analysis.plan.runs_on.get("advise") == "yes":
+    elif analysis.plan.runs_on["advise"] == "yes":
         _row(console, "next", f"advise launch {out}   or   advise validate {out}")
     else:
-        _row(
-            console,
-            "next",
-            f"read {out / 'engine.yaml'}; the bundled engine: {analysis.plan.runs_on['advise']}",
-        )
+        why = analysis.plan.runs_on["advise"].removeprefix("no: ")
+        _row(console, "next", f"read {out / 'engine.yaml'}   (not for advise launch: {why})")
 
 
 def _show_log(console: Console, analysis: Analysis) -> None:
