@@ -80,9 +80,7 @@ def _calibrate(model: str | None, talk: Console) -> CalibrationResult:
     try:
         return calibrate(quick=True, model=model, progress=talk.print)
     except MachineError as error:
-        if error.hint is None or model is not None:
-            raise
-        hint = f"{error.hint}; or a model you have: advise demo --model PATH"
+        hint = error.hint if model else "advise demo --model PATH   (a local Hugging Face folder or GGUF file)"
         raise MachineError(error.message, where=error.where, why=error.why, hint=hint) from None
 
 

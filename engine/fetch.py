@@ -54,6 +54,16 @@ def model_folder(
     raise InputError("no such model", where=source, why="not a folder, a GGUF file or a hub name org/name")
 
 
+def model_name(source: str | None) -> str:
+    """What a model is called in plans, calibrations and /v1/models, by where it comes from."""
+    if source is None:
+        return EMBEDDED_NAME
+    path = Path(source)
+    if path.name == "config.json":
+        return path.resolve().parent.name
+    return path.stem if path.is_file() else path.resolve().name if path.is_dir() else path.name
+
+
 def _embedded(fetch: bool, weights: bool, say: Progress) -> Path:
     folder = user_cache() / "models" / EMBEDDED_NAME
     if _complete(folder, weights):

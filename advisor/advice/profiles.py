@@ -20,6 +20,7 @@ from pydantic import Field
 
 from engine.config import Config
 from engine.errors import InputError
+from engine.fetch import model_folder
 from engine.resources import data_folder
 from engine.shape import ModelShape
 from engine.step_time.published import Piece, PolynomialStepTime, TableStepTime
@@ -177,15 +178,19 @@ def slo(name: str) -> SloPreset:
 
 
 def model_shape(name: str, path: str | None = None) -> ModelShape:
-    """Sizes of a model: of the `config.json` at (or in) `path`, else of its profile. Raises InputError."""
-    file = Path(path or "")
-    if path is not None and file.is_dir():
-        file = file / "config.json"
-    if file.suffix != ".json":
+    """Sizes of a model: of the folder, GGUF file or config.json at `path`, else of its profile.
+
+    Raises InputError where they cannot be read.
+    """
+    if path is None:
         profile = model(name)
         if not profile.gated_mlp:
             raise InputError(f"{profile.id} cannot be planned for", why="its MLP has no gate, as Llama's has")
         return profile.shape
+    file = Path(path)
+    if file.suffix != ".json":
+        folder = file if file.is_dir() else model_folder(path, fetch=False, weights=False)
+        file = folder / "config.json"
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -19,7 +19,7 @@ from advisor.advice.links import parse_link
 from advisor.advice.machine import Machine
 from advisor.advice.target import CPU, Dtype, Objective, Origin, Slo, Stack, Target
 from engine.errors import InputError
-from engine.fetch import EMBEDDED_NAME
+from engine.fetch import EMBEDDED_NAME, model_name
 
 _SLO_FIELDS = ("ttft_s", "tpot_s", "tbt_s", "attainment")
 
@@ -147,11 +147,9 @@ def _from_flags(options: TargetOptions) -> dict[str, Any]:
 
 
 def _model(name: str) -> dict[str, Any]:
-    """A profile's id, or the name and path of a folder or file."""
-    path = Path(name)
-    if path.exists():
-        stem = path.parent.name if path.name == "config.json" else path.stem if path.is_file() else path.name
-        return {"model": stem, "model_path": name}
+    """The name and path of a folder or file, else a profile's id."""
+    if Path(name).exists():
+        return {"model": model_name(name), "model_path": name}
     return {"model": profiles.model(name).id}
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from advisor.deploy.local import engine_environment, require_engine_extra
 from engine.errors import MachineError
-from engine.fetch import EMBEDDED_NAME, Progress, model_folder
+from engine.fetch import Progress, model_folder, model_name
 from engine.host import usable_cores
 from engine.resources import user_cache
 from engine.step_time.calibrated import CalibratedStepTime
@@ -56,7 +56,6 @@ def calibrate(
     if not program:
         require_engine_extra()
     folder = model_folder(model, fetch=fetch, progress=progress)
-    name = EMBEDDED_NAME if model is None else folder.name
     cores = threads or usable_cores()
     with tempfile.TemporaryDirectory(prefix="advise-calibrate-") as scratch:
         log_path = Path(scratch) / "steps.jsonl"
@@ -66,7 +65,7 @@ def calibrate(
         argv += ["--dtype", dtype, "--threads", str(cores), "--seconds", f"{seconds:g}", "--out", str(log_path)]
         _run(argv, seconds * TIMEOUT_FACTOR)
         log = read_step_log(log_path)
-    key = replace(log.key(), model=name)
+    key = replace(log.key(), model=model_name(model))
     step_time = fit(log.shapes, log.seconds)
     path = step_times_path(cache)
     save_calibrations(path, {**load_calibrations(path), key: step_time})

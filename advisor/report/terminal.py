@@ -127,12 +127,14 @@ def _show_plan(console: Console, plan: Plan) -> None:
     _row(
         console, "target", f"{target.model} on {devices}, {asked or 'no latency target'}, {slo.attainment:.0%}"
     )
-    origins = ", ".join(f"{name} ({origin})" for name, origin in sorted(target.origins.items()))
-    if origins:
-        _row(console, "", f"from: {origins}")
+    for origin in ("flag", "target file", "log", "this machine", "preset"):
+        names = sorted(name for name, source in target.origins.items() if source == origin)
+        if names:
+            _row(console, "", f"from {origin}: {', '.join(names)}")
     error = "unknown" if plan.step_time.error_p90 is None else f"{plan.step_time.error_p90:.0%}"
     _row(console, "steps", f"{plan.step_time.source}: {plan.step_time.key}; P90 error {error}")
-    _row(console, "plan", f"{plan.verdict}{': ' + plan.chosen if plan.chosen else ''}")
+    by_rules = " (made by rules; nothing is simulated yet)" if plan.verdict == "undecided" else ""
+    _row(console, "plan", f"{plan.verdict}{': ' + plan.chosen if plan.chosen else ''}{by_rules}")
     if plan.choice is not None:
         for index, pool in enumerate(plan.choice.pools):
             _show_pool(console, plan, index, pool)
@@ -140,9 +142,13 @@ def _show_plan(console: Console, plan: Plan) -> None:
 
 def _show_pool(console: Console, plan: Plan, index: int, pool: PoolConfig) -> None:
     _row(console, "", f"{pool.count} x {pool.role}, TP {pool.tp}")
+    grid = Table.grid(padding=(0, 1))
+    for width in (8, 20, 8, None):
+        grid.add_column(width=width, overflow="fold")
     for name in _SHOWN_FIELDS:
         reason = plan.reasons.get(f"pools.{index}.{name}", "")
-        _row(console, "", f"  {name:<20} {getattr(pool, name)!s:<10} {reason}".rstrip())
+        grid.add_row("", name, str(getattr(pool, name)), Text(reason))
+    console.print(grid)
 
 
 def _row(console: Console, label: str, text: str) -> None:
