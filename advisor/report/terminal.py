@@ -46,6 +46,8 @@ def show_next(console: Console, analysis: Analysis, out: Path, files: tuple[Path
         _row(console, "wrote", ", ".join(str(path) for path in files))
     if analysis.plan is None:
         _row(console, "next", "advise analyze LOG --here, or --model NAME --gpu NAME for a plan")
+    elif analysis.plan.chosen is None:
+        _row(console, "next", "loosen --ttft or --tpot, or name a faster GPU or a smaller model")
     elif analysis.plan.runs_on["advise"] == "yes":
         _row(console, "next", f"advise launch {out}   or   advise validate {out}")
     else:
@@ -107,12 +109,17 @@ def _show_traits(console: Console, analysis: Analysis) -> None:
 
 def _show_findings(console: Console, analysis: Analysis) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=True, header_style="bold")
-    for heading in ("advice", "", "what", "saving"):
+    for heading in ("advice", "", "what", "saving, or what to do"):
         table.add_column(heading, overflow="fold")
     order = {"do": 0, "check": 1, "off": 2}
     for finding in sorted(analysis.findings, key=lambda finding: (order[finding.verdict], finding.code)):
         style = {"do": "green", "check": "yellow", "off": "dim"}[finding.verdict]
-        table.add_row(finding.code, Text(finding.verdict, style=style), finding.title, finding.saving or "")
+        table.add_row(
+            finding.code,
+            Text(finding.verdict, style=style),
+            finding.title,
+            finding.saving or finding.next or "",
+        )
     if analysis.findings:
         console.print()
         console.print(table)
@@ -133,8 +140,10 @@ def _show_plan(console: Console, plan: Plan) -> None:
             _row(console, "", f"from {origin}: {', '.join(names)}")
     error = "unknown" if plan.step_time.error_p90 is None else f"{plan.step_time.error_p90:.0%}"
     _row(console, "steps", f"{plan.step_time.source}: {plan.step_time.key}; P90 error {error}")
-    by_rules = " (made by rules; nothing is simulated yet)" if plan.verdict == "undecided" else ""
-    _row(console, "plan", f"{plan.verdict}{': ' + plan.chosen if plan.chosen else ''}{by_rules}")
+    if plan.chosen is None:
+        _row(console, "plan", f"{plan.verdict}: {'; '.join(c.rejected for c in plan.candidates if c.rejected)}")
+    else:
+        _row(console, "plan", f"{plan.verdict}: {plan.chosen} (made by rules; nothing is simulated yet)")
     if plan.choice is not None:
         for index, pool in enumerate(plan.choice.pools):
             _show_pool(console, plan, index, pool)
