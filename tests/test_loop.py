@@ -22,8 +22,10 @@ from advisor.validation.validate import Options, validate
 from advisor.validation.verdict import Result
 
 WINDOW = "busiest:10s"
-LIGHT = ChatService(minutes=6, sessions_rps=0.12, documents_rps=0.03, burst=1.0)
-BAD_BUDGET = 2  # tokens of a step: a prompt of 600 uncached tokens takes 300 steps
+LIGHT = ChatService(
+    minutes=6, sessions_rps=0.12, documents_rps=0.03, burst=1.0, system_words=200, document_words=(150, 300)
+)
+BAD_BUDGET = 2  # tokens of a step: a prompt of 300 uncached tokens takes 150 steps
 
 
 @pytest.fixture(scope="module")
