@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import Any
 
-__version__ = version("advise")
+from engine import __version__
+
 __all__ = ["__version__", "measure", "plan", "read"]
 
-_HOMES = {"read": ("advisor.logs.read", "read"), "measure": ("advisor.workload.measure", "measure"),
-          "plan": ("advisor.advice.advise", "advise")}  # fmt: skip
+_HOMES = {
+    "read": ("advisor.logs.read", "read"),
+    "measure": ("advisor.workload.measure", "measure"),
+    "plan": ("advisor.advice.advise", "advise"),
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -201,7 +201,7 @@ def launch(
     import shlex
 
     from advisor.deploy import launch as launching
-    from advisor.report.launch import show_launched, show_launching
+    from advisor.report.launch import show_launched, show_launching, show_serving
 
     found = launching.find(what)
     if dry_run:
@@ -211,6 +211,7 @@ def launch(
     show_launching(_talk(), found)
     with launching.launch(found, port=port, step_log=step_log, progress=_talk().print) as launched:
         show_launched(Console(), launched)
+        show_serving(Console(), launched)
         return launching.serve(launched)
 
 

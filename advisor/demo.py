@@ -24,6 +24,7 @@ from advisor.logs.save import save
 from advisor.logs.trace import Trace
 from advisor.report.launch import show_calibration, show_launched
 from advisor.report.progress import progress
+from advisor.report.rows import row
 from advisor.report.terminal import show_analysis
 from advisor.report.verdict import ReplayTalk, show_results
 from advisor.samples import ChatService, write_sample
@@ -47,9 +48,7 @@ def run_demo(out: Path, console: Console, talk: Console, *, model: str | None = 
     log = out / "chat.jsonl"
     talk.rule("1  a sample log")
     requests = write_sample(log, ChatService(), seed)
-    console.print(
-        f"  {log}: {requests:,} requests of a chat service, with documents and bursts", highlight=False
-    )
+    row(console, "wrote", f"{log}: {requests:,} requests of a chat service, with documents and bursts")
     talk.rule("2  step times of this machine")
     show_calibration(console, _calibrate(model, talk))
     talk.rule("3  the log, measured; a plan for this machine")
@@ -71,7 +70,7 @@ def run_demo(out: Path, console: Console, talk: Console, *, model: str | None = 
     results["advised"].save(out)
     talk.rule("6  side by side")
     show_results(console, results)
-    console.print(f"\nnext: advise analyze YOUR_LOG --here, or advise launch {out}", highlight=False)
+    row(console, "next", f"advise analyze YOUR_LOG --here   or   advise launch {out}")
     return 4 if any(result.verdict == "INVALID" for result in results.values()) else 0
 
 

@@ -9,7 +9,6 @@ contexts, so that drift of the machine biases nothing and the model that is fitt
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import sys
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from random import Random
 
 import msgspec
 
+from engine import __version__
 from engine.errors import AdviseError
 from engine.executors.torch import TorchExecutor
 from engine.request import SamplingParams
@@ -110,7 +110,7 @@ def calibrate(
     ):
         header = {
             "engine": "advise",
-            "version": _version(),
+            "version": __version__,
             "model": folder.resolve().name,
             "dtype": executor.dtype,
             "threads": threads,
@@ -121,13 +121,6 @@ def calibrate(
         for number, (shape, took) in enumerate(steps, start=1):
             line = {"step": number, "seconds": took, "prefill": shape.prefill, "decode": shape.decode}
             file.write(msgspec.json.encode(line) + b"\n")
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("advise")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"  # a checkout that is not installed
 
 
 def main(arguments: list[str] | None = None) -> int:

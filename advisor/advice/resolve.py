@@ -6,7 +6,6 @@ no model or no device can be found there is no target, and the reason says which
 
 from __future__ import annotations
 
-import importlib.metadata
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from advisor.advice import profiles
 from advisor.advice.links import parse_link
 from advisor.advice.machine import Machine
 from advisor.advice.target import CPU, Dtype, Objective, Origin, Slo, Stack, Target
+from engine import __version__
 from engine.errors import InputError
 from engine.fetch import EMBEDDED_NAME, model_name
 
@@ -89,7 +89,7 @@ def resolve_target(options: TargetOptions, log_model: str | None, machine: Machi
     if "link" in fields:
         parse_link(fields["link"])
     if fields["stack"] == "advise" and "stack_version" not in fields:
-        fields["stack_version"], origins["stack_version"] = _own_version(), "this machine"
+        fields["stack_version"], origins["stack_version"] = __version__, "this machine"
     slo, slo_origins = _slo(options, file.get("slo", {}), on_cpu=fields["gpu"] == CPU)
     if fields.get("objective") == "throughput":
         slo, slo_origins = Slo(), {"slo": "flag"}
@@ -110,13 +110,6 @@ def load_target(path: Path) -> dict[str, Any]:
         key = ".".join(str(part) for part in first["loc"])
         raise InputError("the target file is not a target", where=f"{path} {key}", why=first["msg"]) from None
     return target.model_dump(exclude={"origins"}, exclude_none=True, exclude_unset=True)
-
-
-def _own_version() -> str:
-    try:
-        return importlib.metadata.version("advise")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"  # a checkout that is not installed; the engine's step log says the same
 
 
 def _merge(layers: list[Layer]) -> tuple[dict[str, Any], dict[str, Origin]]:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from advisor.advice.analysis import Analysis
 from advisor.advice.plan import Plan
+from advisor.report.rows import row
 from advisor.workload.model import Distribution
 from engine.config import PoolConfig
 
@@ -32,27 +33,27 @@ def show_analysis(console: Console, analysis: Analysis) -> None:
     if analysis.plan is not None:
         _show_plan(console, analysis.plan)
     elif analysis.plan_reason:
-        _row(console, "plan", f"none: {analysis.plan_reason}")
+        row(console, "plan", f"none: {analysis.plan_reason}")
     if analysis.unknown:
         paths = ", ".join(entry.path for entry in analysis.unknown[:4])
         more = f" and {len(analysis.unknown) - 4} more" if len(analysis.unknown) > 4 else ""
-        _row(console, "unknown", f"{paths}{more}   (why and how to get them: --json, `unknown`)")
+        row(console, "unknown", f"{paths}{more}   (why and how to get them: --json, `unknown`)")
 
 
 def show_next(console: Console, analysis: Analysis, out: Path, files: tuple[Path, ...]) -> None:
     """What was written, and the next command."""
     console.print()
     if files:
-        _row(console, "wrote", ", ".join(str(path) for path in files))
+        row(console, "wrote", ", ".join(str(path) for path in files))
     if analysis.plan is None:
-        _row(console, "next", "advise analyze LOG --here, or --model NAME --gpu NAME for a plan")
+        row(console, "next", "advise analyze LOG --here, or --model NAME --gpu NAME for a plan")
     elif analysis.plan.chosen is None:
-        _row(console, "next", "loosen --ttft or --tpot, or name a faster GPU or a smaller model")
+        row(console, "next", "loosen --ttft or --tpot, or name a faster GPU or a smaller model")
     elif analysis.plan.runs_on["advise"] == "yes":
-        _row(console, "next", f"advise launch {out}   or   advise validate {out}")
+        row(console, "next", f"advise launch {out}   or   advise validate {out}")
     else:
         why = analysis.plan.runs_on["advise"].removeprefix("no: ")
-        _row(console, "next", f"read {out / 'engine.yaml'}   (not for advise launch: {why})")
+        row(console, "next", f"read {out / 'engine.yaml'}   (not for advise launch: {why})")
 
 
 def _show_log(console: Console, analysis: Analysis) -> None:
@@ -61,35 +62,35 @@ def _show_log(console: Console, analysis: Analysis) -> None:
     rate = "" if arrivals.rate_rps is None else f", {arrivals.rate_rps:.2f}/s"
     peak = arrivals.peak_rps.get("10")
     busiest = "" if peak is None else f", {peak:.1f}/s in the busiest 10 s"
-    _row(console, "log", f"{log.requests:,} requests{span}{rate}{busiest}")
+    row(console, "log", f"{log.requests:,} requests{span}{rate}{busiest}")
     skipped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(log.skipped.items()))
     lines = f"{log.lines:,} lines of {log.files} file{'s' if log.files > 1 else ''}, {log.format}"
-    _row(console, "", f"{lines}; skipped: {skipped or 'none'}")
+    row(console, "", f"{lines}; skipped: {skipped or 'none'}")
     if len(log.models) > 1:
-        _row(console, "", "models: " + ", ".join(f"{m.name} {m.requests:,}" for m in log.models))
-    _row(console, "", f"arrivals: {log.arrival_basis}; tokens: {log.token_basis}")
+        row(console, "", "models: " + ", ".join(f"{m.name} {m.requests:,}" for m in log.models))
+    row(console, "", f"arrivals: {log.arrival_basis}; tokens: {log.token_basis}")
     for note in log.notes:
-        _row(console, "", note)
+        row(console, "", note)
 
 
 def _show_measures(console: Console, analysis: Analysis) -> None:
     arrivals, sharing = analysis.arrivals, analysis.sharing
-    _row(console, "prompt", _lengths(analysis.lengths.prompt))
-    _row(console, "output", _lengths(analysis.lengths.output) if analysis.lengths.output else "unknown")
+    row(console, "prompt", _lengths(analysis.lengths.prompt))
+    row(console, "output", _lengths(analysis.lengths.output) if analysis.lengths.output else "unknown")
     if arrivals.cv is not None:
         windows = " / ".join("-" if x is None else f"{x:.2f}" for x in arrivals.dispersion.values())
         spread = f", {arrivals.cv_spread:.2f} spread within" if arrivals.tick_s else ""
         tick = f" the {arrivals.tick_s:g} s clock tick" if arrivals.tick_s else ""
-        _row(
+        row(
             console,
             "bursts",
             f"CV of gaps {arrivals.cv:.2f}{spread}{tick}; dispersion at 1 / 10 / 60 s {windows}",
         )
     if sharing.hit_rate_tokens is None:
-        _row(console, "reuse", "unknown: the log holds neither prompts nor block ids")
+        row(console, "reuse", "unknown: the log holds neither prompts nor block ids")
         return
     best = f"; at 1-token pages {sharing.hit_rate_optimal:.1%}" if sharing.hit_rate_optimal is not None else ""
-    _row(
+    row(
         console,
         "reuse",
         f"{sharing.hit_rate_tokens:.1%} of prompt tokens repeat an earlier prefix "
@@ -97,14 +98,14 @@ def _show_measures(console: Console, analysis: Analysis) -> None:
     )
     if sharing.within_session is not None and sharing.across_session is not None:
         within, across = sharing.within_session, sharing.across_session
-        _row(console, "", f"from the same session {within:.1%}, from other sessions {across:.1%}")
+        row(console, "", f"from the same session {within:.1%}, from other sessions {across:.1%}")
 
 
 def _show_traits(console: Console, analysis: Analysis) -> None:
     for number, trait in enumerate(analysis.traits):
         strength = trait.strength
         bar = "unknown" if strength is None else f"{'#' * round(10 * strength):<10} {strength:.2f}"
-        _row(console, "traits" if number == 0 else "", f"{trait.name:<40} {bar}")
+        row(console, "traits" if number == 0 else "", f"{trait.name:<40} {bar}")
 
 
 def _show_findings(console: Console, analysis: Analysis) -> None:
@@ -131,41 +132,30 @@ def _show_plan(console: Console, plan: Plan) -> None:
     limits = [("TTFT", slo.ttft_s), ("TPOT", slo.tpot_s), ("TBT", slo.tbt_s)]
     asked = ", ".join(f"{name} <= {seconds:g} s" for name, seconds in limits if seconds is not None)
     devices = f"{target.gpus} x {target.gpu}"
-    _row(
-        console, "target", f"{target.model} on {devices}, {asked or 'no latency target'}, {slo.attainment:.0%}"
-    )
+    row(console, "target", f"{target.model} on {devices}, {asked or 'no latency target'}, {slo.attainment:.0%}")
     for origin in ("flag", "target file", "log", "this machine", "preset"):
         names = sorted(name for name, source in target.origins.items() if source == origin)
         if names:
-            _row(console, "", f"from {origin}: {', '.join(names)}")
+            row(console, "", f"from {origin}: {', '.join(names)}")
     error = "unknown" if plan.step_time.error_p90 is None else f"{plan.step_time.error_p90:.0%}"
-    _row(console, "steps", f"{plan.step_time.source}: {plan.step_time.key}; P90 error {error}")
+    row(console, "steps", f"{plan.step_time.source}: {plan.step_time.key}; P90 error {error}")
     if plan.chosen is None:
-        _row(console, "plan", f"{plan.verdict}: {'; '.join(c.rejected for c in plan.candidates if c.rejected)}")
+        row(console, "plan", f"{plan.verdict}: {'; '.join(c.rejected for c in plan.candidates if c.rejected)}")
     else:
-        _row(console, "plan", f"{plan.verdict}: {plan.chosen} (made by rules; nothing is simulated yet)")
+        row(console, "plan", f"{plan.verdict}: {plan.chosen} (made by rules; nothing is simulated yet)")
     if plan.choice is not None:
         for index, pool in enumerate(plan.choice.pools):
             _show_pool(console, plan, index, pool)
 
 
 def _show_pool(console: Console, plan: Plan, index: int, pool: PoolConfig) -> None:
-    _row(console, "", f"{pool.count} x {pool.role}, TP {pool.tp}")
+    row(console, "", f"{pool.count} x {pool.role}, TP {pool.tp}")
     grid = Table.grid(padding=(0, 1))
     for width in (8, 20, 8, None):
         grid.add_column(width=width, overflow="fold")
     for name in _SHOWN_FIELDS:
         reason = plan.reasons.get(f"pools.{index}.{name}", "")
         grid.add_row("", name, str(getattr(pool, name)), Text(reason))
-    console.print(grid)
-
-
-def _row(console: Console, label: str, text: str) -> None:
-    """One labelled row; long text goes on under itself."""
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(width=8)
-    grid.add_column(overflow="fold")
-    grid.add_row(Text(label, style="bold"), Text(text))
     console.print(grid)
 
 

@@ -58,7 +58,7 @@ def show_results(console: Console, results: Mapping[str, Result]) -> None:
         table.add_row(label, *cells, target)
     console.print(table)
     for name, result in results.items():
-        console.print(Text("gates ").append(name + "  ", style="bold").append_text(_gates(result.gates)))
+        console.print(Text(f"gates of {name}: ").append_text(_gates(result.gates)))
 
 
 def _rows(results: list[Result], slo: Slo) -> list[tuple[str, list[str], str]]:
@@ -78,11 +78,13 @@ def _rows(results: list[Result], slo: Slo) -> list[tuple[str, list[str], str]]:
 
 
 def _gates(gates: tuple[Gate, ...]) -> Text:
-    line = Text()
-    for gate in gates:
-        line.append(f"{gate.name} ", style="default").append(gate.colour, style=_COLOUR[gate.colour])
-        line.append(f" ({gate.text})  " if gate.colour != "green" else "  ")
-    return line
+    """All green in a word; any other with its figure."""
+    if all(gate.colour == "green" for gate in gates):
+        return Text(f"all {len(gates)} green", style=_COLOUR["green"])
+    shown = [
+        Text(f"{g.name} {g.colour} ({g.text})", style=_COLOUR[g.colour]) for g in gates if g.colour != "green"
+    ]
+    return Text("; ").join(shown)
 
 
 def _misses(result: Result) -> str:

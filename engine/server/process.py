@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.metadata
 import logging
 import os
 import signal
@@ -27,6 +26,7 @@ from typing import Any
 import msgspec
 import uvicorn
 
+from engine import __version__
 from engine.config import EngineConfig, ServerConfig
 from engine.config_file import read_config
 from engine.core import EngineCore
@@ -268,19 +268,12 @@ def _ready_line(
 def _header(config: EngineConfig, backend: Backend) -> dict[str, Any]:
     return {
         "engine": "advise",
-        "version": _version(),
+        "version": __version__,
         "model": config.model.name,
         "dtype": backend.dtype,
         "threads": backend.threads,
         "block_size": config.pools[0].block_size,
     }
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("advise")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"  # a checkout that is not installed
 
 
 def _words(error: AdviseError) -> dict[str, str | None]:
