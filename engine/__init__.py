@@ -1,4 +1,4 @@
-"""The bundled engine. Its torch-free half plans and simulates; its torch half runs only in a process of its own."""
+"""The bundled engine: a torch-free half that plans too, and a torch half that runs in a process of its own."""
 
 from importlib.metadata import PackageNotFoundError, version
 

@@ -59,7 +59,8 @@ class TorchAttention:
         self._kv_heads = shape.kv_heads
         self._head_dim = shape.head_dim
         self._dtype = dtype
-        self.pool = torch.zeros(
+        # Not zeroed: unwritten slots are never read as numbers, and memory is taken only as blocks are used.
+        self.pool = torch.empty(
             shape.layers, 2, num_blocks, block_size, shape.kv_heads, shape.head_dim, dtype=dtype
         )
         # Views made once: indexing the pool costs more than it looks, 60 times a step.
