@@ -1,6 +1,7 @@
 """The loop on the real engine: a plan that holds passes; a bad budget or slow steps fail.
 
-Speeds differ from machine to machine, so the targets are set from a first run on this one.
+Speeds differ from machine to machine, so the per-token target is set from a first run on this one. The TTFT
+targets are wide: the client shares the cores with the engine, and its send-lag gate is a share of the target.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ WINDOW = "busiest:10s"
 LIGHT = ChatService(
     minutes=6, sessions_rps=0.12, documents_rps=0.03, burst=1.0, system_words=200, document_words=(150, 300)
 )
-BAD_BUDGET = 2  # tokens of a step: a prompt of 300 uncached tokens takes 150 steps
+BAD_BUDGET = 1  # tokens of a step: one request at a time, a prompt of 300 uncached tokens takes 300 steps
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +54,6 @@ def healthy(plan: tuple[Path, Trace]) -> Result:
     return measure(plan, Slo(ttft_s=60, tpot_s=60))
 
 
-def twice(result: Result) -> Slo:
-    """Targets at twice what this machine just did."""
-    assert result.latencies.ttft is not None
-    assert result.latencies.tpot is not None
-    return Slo(ttft_s=2 * result.latencies.ttft.max, tpot_s=2 * result.latencies.tpot.max)
-
-
 def test_every_request_completes_with_its_lengths_and_its_cached_tokens(healthy: Result) -> None:
     assert healthy.verdict == "PASS"
     assert healthy.score.good == healthy.score.requests > 0
@@ -69,12 +63,14 @@ def test_every_request_completes_with_its_lengths_and_its_cached_tokens(healthy:
 
 
 def test_every_step_slowed_threefold_fails(plan: tuple[Path, Trace], healthy: Result) -> None:
-    slow = measure(plan, twice(healthy), fault="slow-steps:3")
+    assert healthy.latencies.tpot is not None
+    slo = Slo(ttft_s=60, tpot_s=2 * healthy.latencies.tpot.max)
+    slow = measure(plan, slo, fault="slow-steps:3")
     assert slow.verdict == "FAIL"
     assert any("tpot" in kind for kind in slow.score.misses)
 
 
-def test_the_same_plan_with_a_bad_budget_fails(plan: tuple[Path, Trace], healthy: Result) -> None:
+def test_the_same_plan_with_a_bad_budget_fails(plan: tuple[Path, Trace]) -> None:
     engine = plan[0] / "engine.yaml"
     planned = engine.read_text()
     budget = launching.find(plan[0]).config.pools[0].token_budget
@@ -82,7 +78,7 @@ def test_the_same_plan_with_a_bad_budget_fails(plan: tuple[Path, Trace], healthy
     try:
         [edit] = launching.find(plan[0]).edits
         assert (edit.key, edit.actual) == ("pools.0.token_budget", BAD_BUDGET)
-        bad = measure(plan, twice(healthy))
+        bad = measure(plan, Slo(ttft_s=3, tpot_s=10))
     finally:
         engine.write_text(planned)
     assert bad.verdict == "FAIL"
