@@ -245,7 +245,7 @@ def validate(
 
 @app.command()
 def calibrate(
-    quick: Annotated[bool, typer.Option("--quick", help="Ten seconds of steps.")] = True,
+    quick: Annotated[bool, typer.Option("--quick", help="Ten seconds of steps, not sixty.")] = False,
     model: Annotated[
         str | None, typer.Option(help="Model folder, GGUF file or hub name; else the embedded.")
     ] = None,

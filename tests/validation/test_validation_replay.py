@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -183,6 +184,13 @@ def test_load_over_the_limit_is_refused_or_stretched() -> None:
     result = run(FAST, requests=10, load=lambda _: twice, fit=frozenset({"rate"}))
     assert result.label == "PASS (scaled: not your traffic)"
     assert result.records[-1].t_sched == pytest.approx(2 * 9 / 50)
+
+
+def test_a_slow_collection_of_garbage_delays_the_start_not_the_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gc.collect", lambda: time.sleep(1.0))
+    result = run(FAST, requests=5)
+    assert result.latencies.send_lag is not None
+    assert result.latencies.send_lag.max < 0.5  # 0.8 and more where the clock starts before the collection
 
 
 def test_no_server_and_a_server_that_refuses_the_form_are_errors_with_a_hint() -> None:
