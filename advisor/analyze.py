@@ -26,6 +26,7 @@ from advisor.logs.options import ReadOptions
 from advisor.logs.read import read
 from advisor.logs.source import Progress
 from advisor.logs.trace import Blocks, Labels, Trace
+from advisor.workload.isolation import isolate
 from advisor.workload.measure import measure
 from advisor.workload.model import Workload
 from advisor.workload.traits import find_traits, unknown_traits
@@ -56,11 +57,11 @@ def analyze(
     Raises InputError where the log or the flags cannot be used, MachineError where a tokenizer is missing.
     """
     machine = detect_machine()
-    _target(options, None, machine)  # a name that is not known should not cost the reading of a large log
+    known = _target(options, None, machine)  # a wrong name should not cost the reading of a large log
     everything = read(
         paths, options=options.read, tokenizer=_LazyTokenizer(options.tokenizer), progress=progress
     )
-    trace = _largest_model(everything)
+    trace = _isolated(_largest_model(everything), options, known)
     workload = measure(trace, seed=options.seed, cache_tokens=options.cache_tokens)
     target = _target(options, workload.model, machine)
     calibrations = _calibrations(options)
@@ -120,6 +121,11 @@ def _largest_model(trace: Trace) -> Trace:
     if len(codes) == 1:
         return trace
     return trace.take(np.flatnonzero(trace.model.codes == codes[np.argmax(counts)]))
+
+
+def _isolated(trace: Trace, options: AnalyzeOptions, known: Target | NoTarget) -> Trace:
+    by = known.isolation if isinstance(known, Target) else options.target.isolation
+    return trace if by is None or by == "none" else isolate(trace, by)
 
 
 def _summary(trace: Trace, workload: Workload) -> LogSummary:
