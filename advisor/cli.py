@@ -73,7 +73,7 @@ Ttft = Annotated[str | None, typer.Option(help="Time to first token: 500ms.")]
 Tpot = Annotated[str | None, typer.Option(help="Mean time per output token: 50ms.")]
 Tbt = Annotated[str | None, typer.Option(help="Largest gap between tokens: 200ms.")]
 Attainment = Annotated[float | None, typer.Option(help="Share of requests that must keep them all: 0.9.")]
-Objective = Annotated[Literal["goodput", "tbt", "throughput"] | None, typer.Option(help="What to maximise.")]
+Objective = Annotated[Literal["goodput", "throughput"] | None, typer.Option(help="What to maximise.")]
 Isolate = Annotated[
     Literal["none", "client", "session"] | None, typer.Option(help="Whose prefixes stay apart.")
 ]

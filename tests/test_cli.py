@@ -74,6 +74,17 @@ def test_an_edited_file_is_kept_without_force(log: Path, capsys: pytest.CaptureF
     assert "block_size: 32" not in engine.read_text()
 
 
+def test_a_plan_for_gpus_is_not_launched_on_cores(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("model").mkdir()
+    config = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+              "intermediate_size": 128, "vocab_size": 256, "max_position_embeddings": 4096}  # fmt: skip
+    Path("model/config.json").write_text(json.dumps(config))
+    assert run(["analyze", "log.jsonl", "--gpu", "h100-sxm", "--model", "model"]) == 0
+    capsys.readouterr()
+    assert run(["launch", "--dry-run"]) == 3
+    assert "CPU cores only" in capsys.readouterr().err
+
+
 def test_infeasible_is_exit_1(log: Path) -> None:
     command = ["analyze", "log.jsonl", "--gpu", "h100-sxm", "--model", "llama-3.1-8b"]
     assert run([*command, "--ttft", "1ms", "--tpot", "1ms"]) == 1

@@ -79,6 +79,8 @@ def _runs_here(s: Situation, config: EngineConfig) -> str:
         return f"no: the plan is for {s.target.stack}"
     if not s.target.on_cpu:
         return "no: this version launches on CPU cores only"
+    if s.target.kv_dtype not in ("auto", config.model.dtype):
+        return f"no: this version keeps KV in the weights' numbers, not in {s.target.kv_dtype}"
     why = why_not_launchable(config)
     return "yes" if why is None else f"no: {why}"
 

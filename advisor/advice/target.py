@@ -15,7 +15,7 @@ from engine.config import Config
 Origin = Literal["flag", "target file", "log", "this machine", "preset"]
 Stack = Literal["advise", "vllm", "sglang", "trtllm"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
-Objective = Literal["goodput", "tbt", "throughput"]
+Objective = Literal["goodput", "throughput"]
 
 CPU = "cpu"  # the device name of this machine's cores
 

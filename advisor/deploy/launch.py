@@ -166,9 +166,17 @@ def serve(launched: Launched) -> int:
     return 0
 
 
+def _plan_refuses(what: Launchable) -> str | None:
+    """Why the plan is not for this engine; an edited configuration speaks for itself."""
+    if what.plan is None or what.edits:
+        return None
+    answer = what.plan.runs_on["advise"]
+    return None if answer == "yes" else answer.removeprefix("no: ")
+
+
 def refuse(what: Launchable, *, port: int | None = None) -> None:
     """Raise MachineError for what would fail anyway, before anything is fetched or loaded."""
-    why = why_not_launchable(what.config)
+    why = why_not_launchable(what.config) or _plan_refuses(what)
     if why is not None:
         message, hint = "the bundled engine cannot launch this", "advise analyze LOG --here"
         raise MachineError(message, where=str(what.config_path), why=why, hint=hint)

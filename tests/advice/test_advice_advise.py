@@ -259,3 +259,14 @@ def test_same_inputs_same_plan() -> None:
 
 def test_the_embedded_model_has_a_profile() -> None:
     assert model("smollm2-135m-instruct").parameters == 134_515_008  # the GGUF's element count
+
+
+def test_kv_in_other_numbers_than_the_weights_is_planned_and_not_launched() -> None:
+    half = planned(advise(workload(), cpu(kv_dtype="fp8"), {KEY: STEPS}))
+    whole = planned(advise(workload(), cpu(), {KEY: STEPS}))
+    assert half.choice is not None
+    assert whole.choice is not None
+    # A quarter of the host's memory holds twice the tokens at one byte an element instead of two.
+    assert half.choice.kv_tokens == pytest.approx(2 * (whole.choice.kv_tokens or 0), rel=0.001)
+    assert half.runs_on["advise"].startswith("no: ")
+    assert whole.runs_on["advise"] == "yes"
