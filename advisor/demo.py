@@ -15,7 +15,7 @@ from rich.console import Console
 
 from advisor.advice.analysis import Analysis
 from advisor.advice.resolve import TargetOptions
-from advisor.advice.target import Slo
+from advisor.advice.target import CPU, Slo
 from advisor.analyze import AnalyzeOptions, analyze
 from advisor.deploy import launch as launching
 from advisor.deploy.calibrate import CalibrationResult, calibrate
@@ -85,7 +85,7 @@ def _calibrate(model: str | None, talk: Console) -> CalibrationResult:
 
 def _analyze(log: Path, out: Path, talk: Console, model: str | None, seed: int) -> tuple[Analysis, Trace]:
     options = AnalyzeOptions(
-        target=TargetOptions(here=True, slo="here", model=model), tokenizer=model, seed=seed
+        target=TargetOptions(here=True, gpu=CPU, slo="here", model=model), tokenizer=model, seed=seed
     )
     with progress(talk, "reading") as advance:
         analysis, trace = analyze([log], options, advance)
