@@ -113,10 +113,11 @@ def _write_baseline(out: Path, advised: EngineConfig) -> Path:
 def _measure(
     what: launching.Launchable, trace: Trace, slo: Slo, options: Options, console: Console, talk: Console
 ) -> Result:
-    """Launch, replay the demo's window, stop."""
+    """Launch, replay the demo's window, stop. Raises KeyboardInterrupt where the replay was interrupted."""
     with launching.launch(what, port=0) as launched, progress(talk, "replaying") as advance:
         show_launched(console, launched)
-        url = launched.engine.url
-        return validate(
-            trace, url=url, slo=slo, window=WINDOW, options=options, progress=ReplayTalk(talk, advance)
-        )
+        url, watcher = launched.engine.url, ReplayTalk(talk, advance)
+        result = validate(trace, url=url, slo=slo, window=WINDOW, options=options, progress=watcher)
+    if result.end == "interrupted":
+        raise KeyboardInterrupt
+    return result
