@@ -118,7 +118,9 @@ def test_errors_say_what_and_hint(
 def test_no_usable_line_is_exit_2_with_the_reason(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("broken.jsonl").write_text('{"half": \nnot json\n')
     assert run(["analyze", "broken.jsonl"]) == 2
-    assert "invalid JSON" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "invalid JSON" in printed
+    assert "hint:" in printed
 
 
 def test_a_bug_is_exit_5_without_data(

@@ -166,9 +166,9 @@ class _Reading:
 
     def _nothing_usable(self) -> InputError:
         place, reason = self._tally.first or ("", "every file is empty")
-        hint = None
+        hint = "give JSON lines, a JSON array or CSV, plain or in gzip or zstd"
         if self._selection is not None and any(text.startswith("not selected") for text in self._tally.skipped):
-            hint = self._selection.names_seen() or None
+            hint = self._selection.names_seen() or "loosen --where, --since or --until"
         elif self._format is None and self._fields:
             names = [name for name in self._fields if _FIELD_NAME.fullmatch(name)][:_MOST_FIELDS]
             hint = "--map arrival=FIELD,prompt_tokens=FIELD" + (

@@ -60,7 +60,7 @@ def find_sources(paths: Sequence[str | Path]) -> list[Source]:
         elif path.is_dir():
             inside = sorted(file for file in path.rglob("*") if file.is_file() and not _hidden(file, path))
             if not inside:
-                raise InputError("the folder has no files", where=str(given))
+                raise InputError("the folder has no files", where=str(given), hint="advise analyze FILE...")
             sources += [Source(str(file), file, file.stat().st_size) for file in inside]
         elif path.exists():
             sources.append(Source(str(given), path, path.stat().st_size))
