@@ -16,7 +16,7 @@ import numpy.typing as npt
 from advisor.logs.formats.base import Basis
 from advisor.logs.identity import NO_TAIL, BlockIndex, Path
 from advisor.logs.record import Record
-from advisor.logs.trace import Blocks, FloatColumn, IntColumn, Labels, Trace
+from advisor.logs.trace import Blocks, FloatColumn, IntColumn, Labels, Trace, rank_by_first
 
 _INTS = ("prompt_tokens", "output_tokens", "cached_tokens", "novel_tokens")
 _FLOATS = ("ttft_s", "e2e_s", "think_s")
@@ -129,18 +129,9 @@ class _LabelColumn:
             return None
         rows = np.array(self._rows, dtype=np.int64)[order]
         known = rows >= 0
-        used, rows[known] = _rank_by_first(rows[known])
+        used, rows[known] = rank_by_first(rows[known])
         names = tuple(self._codes)
         return Labels(tuple(names[code] for code in used), rows)
-
-
-def _rank_by_first(values: IntColumn) -> tuple[IntColumn, IntColumn]:
-    """The distinct values in order of first appearance, and every entry's place among them."""
-    distinct, first, inverse = np.unique(values, return_index=True, return_inverse=True)
-    by_first = np.argsort(first)
-    rank = np.empty(len(distinct), dtype=np.int64)
-    rank[by_first] = np.arange(len(distinct))
-    return distinct[by_first], rank[inverse]
 
 
 def _number(blocks: Blocks, model: Labels | None) -> Blocks:
@@ -150,7 +141,7 @@ def _number(blocks: Blocks, model: Labels | None) -> Blocks:
         codes = np.repeat(model.codes + 1, np.diff(blocks.starts))
         distinct, inverse = np.unique(ids, return_inverse=True)
         ids = codes * len(distinct) + inverse
-    return Blocks(blocks.size, _rank_by_first(ids)[1], blocks.starts, blocks.rounding, blocks.scope)
+    return Blocks(blocks.size, rank_by_first(ids)[1], blocks.starts, blocks.rounding, blocks.scope)
 
 
 def _turns_before(think_s: FloatColumn, session: Labels | None) -> IntColumn:

@@ -17,6 +17,15 @@ IntColumn = npt.NDArray[np.int64]
 FloatColumn = npt.NDArray[np.float64]
 
 
+def rank_by_first(values: IntColumn) -> tuple[IntColumn, IntColumn]:
+    """The distinct values in order of first appearance, and every entry's place among them."""
+    distinct, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+    by_first = np.argsort(first)
+    rank = np.empty(len(distinct), dtype=np.int64)
+    rank[by_first] = np.arange(len(distinct))
+    return distinct[by_first], rank[inverse]
+
+
 @dataclass(frozen=True, slots=True)
 class Labels:
     """A text column as codes: row i is `names[codes[i]]`, or unknown where the code is -1."""

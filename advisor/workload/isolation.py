@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from advisor.logs.trace import Trace, Unknown
+from advisor.logs.trace import Trace, Unknown, rank_by_first
 from engine.errors import InputError
 
 
@@ -32,14 +32,12 @@ def isolate(trace: Trace, by: Literal["client", "session"]) -> Trace:
     alone = -1 - np.arange(len(trace))  # unlike every code and each other
     tenant = np.where(labels.codes >= 0, labels.codes, alone)
     owner = np.repeat(tenant, np.diff(trace.blocks.starts))
-    _, first, inverse = np.unique(
-        np.stack([owner, trace.blocks.ids]), axis=1, return_index=True, return_inverse=True
-    )
-    ordinal = np.argsort(np.argsort(first))  # ids stay in order of first appearance
+    distinct, block = np.unique(trace.blocks.ids, return_inverse=True)
+    _, ordinals = rank_by_first(owner * len(distinct) + block)
     gone = Unknown("sharing.hit_rate_optimal", f"prefixes are shared within a {by} only", "--isolate none")
     return replace(
         trace,
-        blocks=replace(trace.blocks, ids=ordinal[inverse.ravel()]),
+        blocks=replace(trace.blocks, ids=ordinals),
         novel_tokens=None,
         unknown=(*trace.unknown, gone),
     )
