@@ -29,6 +29,7 @@ from advisor.logs.trace import Blocks, Labels, Trace
 from advisor.workload.isolation import isolate
 from advisor.workload.measure import measure
 from advisor.workload.model import Workload
+from advisor.workload.routes import measure_routes
 from advisor.workload.traits import find_traits, unknown_traits
 from engine.fetch import model_folder
 from engine.step_time.files import load_calibrations
@@ -59,7 +60,7 @@ def analyze(
     machine = detect_machine()
     known = _target(options, None, machine)  # a wrong name should not cost the reading of a large log
     everything = read(
-        paths, options=options.read, tokenizer=_LazyTokenizer(options.tokenizer), progress=progress
+        paths, options=options.read, tokenizer=LazyTokenizer(options.tokenizer), progress=progress
     )
     trace = _isolated(_largest_model(everything), options, known)
     workload = measure(trace, seed=options.seed, cache_tokens=options.cache_tokens)
@@ -76,8 +77,12 @@ def analyze(
         log=_summary(everything, workload),
         lengths=workload.lengths,
         arrivals=workload.arrivals,
+        latency=workload.latency,
         sharing=workload.sharing,
         classes=workload.classes,
+        sessions=workload.sessions,
+        clients=workload.clients,
+        drift=workload.drift,
         traits=traits,
         findings=advice.findings,
         unknown=(*workload.unknown, *unknown_traits(traits), *advice.unknown),
@@ -85,6 +90,12 @@ def analyze(
         plan=advice.plan,
         plan_reason=advice.plan_reason,
     ), trace
+
+
+def read_model(paths: Sequence[str | Path], options: AnalyzeOptions, progress: Progress | None = None) -> Trace:
+    """The Trace that `analyze` would measure, before isolation. Raises as `analyze`."""
+    tokenizer = LazyTokenizer(options.tokenizer)
+    return _largest_model(read(paths, options=options.read, tokenizer=tokenizer, progress=progress))
 
 
 def faster(workload: Workload, factor: float) -> Workload:
@@ -100,7 +111,7 @@ def faster(workload: Workload, factor: float) -> Workload:
     return workload.model_copy(update={"arrivals": arrivals})
 
 
-class _LazyTokenizer:
+class LazyTokenizer:
     """A tokenizer that is loaded when the first text needs it: logs without text need none."""
 
     def __init__(self, source: str | None) -> None:
@@ -138,7 +149,10 @@ def _summary(trace: Trace, workload: Workload) -> LogSummary:
         lines=info.lines,
         requests=workload.requests,
         skipped=info.skipped,
-        models=_models(trace.model, len(trace)),
+        models=_models(trace.model, len(trace))
+        if len(trace)
+        else (ModelRows(name=workload.model, requests=workload.requests),),
+        routes=measure_routes(trace.route, len(trace)),
         span_s=workload.span_s,
         arrival_basis=info.arrival_basis,
         tick_s=workload.arrivals.tick_s,
@@ -156,7 +170,7 @@ def _models(labels: Labels | None, rows: int) -> tuple[ModelRows, ...]:
         ModelRows(name=labels.names[code] if code >= 0 else None, requests=int(count))
         for code, count in zip(codes, counts, strict=True)
     ]
-    return tuple(sorted(seen, key=lambda model: -model.requests))
+    return tuple(sorted(seen, key=lambda model: -(model.requests or 0)))
 
 
 def _target(options: AnalyzeOptions, log_model: str | None, machine: Machine) -> Target | NoTarget:

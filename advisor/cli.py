@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import sys
 import traceback
-from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
-from advisor.units import parse_count, parse_seconds
+from advisor import flags
 from engine.errors import AdviseError, InputError
 
 if TYPE_CHECKING:
@@ -30,55 +29,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-Logs = Annotated[list[str], typer.Argument(metavar="LOG...", help="Files, folders, or - for stdin.")]
-Out = Annotated[Path, typer.Option(help="Folder for the generated files.")]
-Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite generated files that were edited by hand.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-
-# Selection and reading
-Where = Annotated[list[str] | None, typer.Option(help="FIELD=VALUE: model, client, route, session or status.")]
-Since = Annotated[str | None, typer.Option(help="Only requests from this time on: ISO, epoch, or 10m.")]
-Until = Annotated[str | None, typer.Option(help="Only requests before this time.")]
-LogShare = Annotated[str, typer.Option(help="Share of the log to read, whole sessions: 1/8.")]
-Tz = Annotated[str, typer.Option(help="Zone of times that name none.")]
-TimeUnit = Annotated[
-    Literal["s", "ms", "us", "ns"] | None, typer.Option(help="Unit of numeric times, where the guess is wrong.")
-]
-BlockSize = Annotated[str, typer.Option(help="Tokens of a block, for logs with text.")]
-CacheTokens = Annotated[list[str] | None, typer.Option(help="Cache sizes to add to the curve, tokens.")]
-TokenizerSource = Annotated[
-    str | None, typer.Option("--tokenizer", help="Model folder whose tokenizer to use.")
-]
-
-# Target
-Here = Annotated[bool, typer.Option("--here", help="Plan for this machine; without a GPU, the embedded model.")]
-TargetFile = Annotated[Path | None, typer.Option("--target", help="A target.yaml; flags go before it.")]
-Stack = Annotated[Literal["advise", "vllm", "sglang", "trtllm"] | None, typer.Option(help="Serving engine.")]
-Model = Annotated[str | None, typer.Option(help="A profile's name, a local folder, or a config.json.")]
-Gpu = Annotated[str | None, typer.Option(help="GPU, as in profiles: h100-sxm.")]
-Gpus = Annotated[str | None, typer.Option(help="How many GPUs, or auto.")]
-Link = Annotated[str | None, typer.Option(help="Network between nodes: 100Gbps.")]
-Dtype = Annotated[
-    Literal["auto", "bfloat16", "float16", "float32"] | None, typer.Option(help="Of the weights.")
-]
-KvDtype = Annotated[
-    Literal["auto", "bfloat16", "float16", "float32", "fp8"] | None,
-    typer.Option(help="KV cache; auto: as the weights."),
-]
-MaxLen = Annotated[str | None, typer.Option(help="Longest prompt plus output, tokens.")]
-Slo = Annotated[str | None, typer.Option(help="Latency targets by name: chat, here, summarize ...")]
-Ttft = Annotated[str | None, typer.Option(help="Time to first token: 500ms.")]
-Tpot = Annotated[str | None, typer.Option(help="Mean time per output token: 50ms.")]
-Tbt = Annotated[str | None, typer.Option(help="Largest gap between tokens: 200ms.")]
-Attainment = Annotated[float | None, typer.Option(help="Share of requests that must keep them all: 0.9.")]
-Objective = Annotated[Literal["goodput", "throughput"] | None, typer.Option(help="What to maximise.")]
-Isolate = Annotated[
-    Literal["none", "client", "session"] | None, typer.Option(help="Whose prefixes stay apart.")
-]
-Rate = Annotated[str, typer.Option(help="Plan for a multiple of the log's rate: 2x.")]
-StepTimes = Annotated[Path | None, typer.Option(help="A step_times.yaml of `advise calibrate`.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -94,80 +44,77 @@ def _root(
 
 @app.command()
 def analyze(
-    log: Logs,
-    out: Out = Path("advise-out"),
+    log: flags.Logs,
+    out: flags.Out = Path("advise-out"),
     plan: Annotated[bool, typer.Option("--plan/--no-plan", help="Measure only.")] = True,
-    json: Json = False,
-    force: Force = False,
-    seed: Seed = 0,
-    where: Where = None,
-    since: Since = None,
-    until: Until = None,
-    log_share: LogShare = "1",
-    field_map: Annotated[list[str] | None, typer.Option("--map", help="Where a field is: arrival=ts.")] = None,
-    tz: Tz = "UTC",
-    time_unit: TimeUnit = None,
-    block_size: BlockSize = "16",
-    cache_tokens: CacheTokens = None,
-    tokenizer: TokenizerSource = None,
-    here: Here = False,
-    target: TargetFile = None,
-    stack: Stack = None,
-    model: Model = None,
-    gpu: Gpu = None,
-    gpus: Gpus = None,
-    link: Link = None,
-    dtype: Dtype = None,
-    kv_dtype: KvDtype = None,
-    max_len: MaxLen = None,
-    slo: Slo = None,
-    ttft: Ttft = None,
-    tpot: Tpot = None,
-    tbt: Tbt = None,
-    attainment: Attainment = None,
-    objective: Objective = None,
-    isolate: Isolate = None,
-    rate: Rate = "1x",
-    step_times: StepTimes = None,
+    json: flags.Json = False,
+    force: flags.Force = False,
+    seed: flags.Seed = 0,
+    where: flags.Where = None,
+    since: flags.Since = None,
+    until: flags.Until = None,
+    log_share: flags.LogShare = "1",
+    field_map: flags.FieldMap = None,
+    tz: flags.Tz = "UTC",
+    time_unit: flags.TimeUnit = None,
+    block_size: flags.BlockSize = "16",
+    cache_tokens: flags.CacheTokens = None,
+    tokenizer: flags.TokenizerSource = None,
+    here: flags.Here = False,
+    target: flags.TargetFile = None,
+    stack: flags.Stack = None,
+    model: flags.Model = None,
+    gpu: flags.Gpu = None,
+    gpus: flags.Gpus = None,
+    link: flags.Link = None,
+    dtype: flags.Dtype = None,
+    kv_dtype: flags.KvDtype = None,
+    max_len: flags.MaxLen = None,
+    slo: flags.Slo = None,
+    ttft: flags.Ttft = None,
+    tpot: flags.Tpot = None,
+    tbt: flags.Tbt = None,
+    attainment: flags.Attainment = None,
+    objective: flags.Objective = None,
+    isolate: flags.Isolate = None,
+    rate: flags.Rate = "1x",
+    step_times: flags.StepTimes = None,
+    compare_to: Annotated[
+        Path | None, typer.Option(help="A plan: say how the traffic moved since, and plan nothing new.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Exit 1 where it is time to plan again.")] = False,
+    show_text: Annotated[
+        bool, typer.Option("--show-text", help="Print the prompts around a layout finding; on a terminal only.")
+    ] = False,
 ) -> int:
     """Measure LOG, say which scheduling ideas pay for it, and write the plan and its config files."""
-    from advisor.advice.resolve import TargetOptions
     from advisor.analyze import AnalyzeOptions
-    from advisor.logs.options import ReadOptions, parse_pairs
 
-    read = ReadOptions(
-        where=tuple(pair for text in where or () for pair in parse_pairs(text, "--where")),
-        since=since,
-        until=until,
-        field_map=tuple(pair for text in field_map or () for pair in parse_pairs(text, "--map")),
-        time_unit=time_unit,
-        tz=tz,
-        log_share=_share(log_share),
-        block_size=parse_count(block_size, "--block-size"),
-        seed=seed,
-    )
-    wanted = TargetOptions(
-        stack=stack, model=model, dtype=dtype, kv_dtype=kv_dtype, link=link, slo=slo, objective=objective,
-        isolation=isolate, attainment=attainment, here=here, target=target, gpu=gpu,
-        gpus=_gpus(gpus),
-        max_len=None if max_len is None else parse_count(max_len, "--max-len"),
-        ttft_s=None if ttft is None else parse_seconds(ttft, "--ttft"),
-        tpot_s=None if tpot is None else parse_seconds(tpot, "--tpot"),
-        tbt_s=None if tbt is None else parse_seconds(tbt, "--tbt"),
-    )  # fmt: skip
     options = AnalyzeOptions(
-        read=read,
-        target=wanted,
+        read=flags.read_options(
+            where=where, since=since, until=until, log_share=log_share, field_map=field_map, tz=tz,
+            time_unit=time_unit, block_size=block_size, seed=seed,
+        ),
+        target=flags.target_options(
+            stack=stack, model=model, dtype=dtype, kv_dtype=kv_dtype, link=link, slo=slo, objective=objective,
+            isolation=isolate, attainment=attainment, here=here, target=target, gpu=gpu, gpus=gpus,
+            max_len=max_len, ttft=ttft, tpot=tpot, tbt=tbt,
+        ),
         tokenizer=tokenizer,
         step_times=step_times,
-        cache_tokens=tuple(
-            parse_count(n, "--cache-tokens") for part in cache_tokens or () for n in part.split(",")
-        ),
-        rate=_multiple(rate),
+        cache_tokens=flags.counts_of(cache_tokens, "--cache-tokens"),
+        rate=flags.multiple_of(rate),
         plan=plan,
         seed=seed,
-    )
-    return _analyze(log, options, out, json=json, force=force)
+    )  # fmt: skip
+    if compare_to is not None:
+        return _compare(log, options, compare_to, json=json, check=check)
+    if check:
+        raise InputError("--check needs a plan to compare with", hint="--compare-to advise-out --check")
+    status = _analyze(log, options, out, json=json, force=force)
+    if show_text:
+        _show_text(log, options)
+    return status
 
 
 def _analyze(log: list[str], options: AnalyzeOptions, out: Path, *, json: bool, force: bool) -> int:
@@ -188,6 +135,82 @@ def _analyze(log: list[str], options: AnalyzeOptions, out: Path, *, json: bool, 
         show_analysis(Console(), analysis)
     show_next(_talk() if json else Console(), analysis, out, files)
     return 1 if analysis.plan is not None and analysis.plan.verdict == "infeasible" else 0
+
+
+def _show_text(log: list[str], options: AnalyzeOptions) -> None:
+    from advisor.analyze import prompt_excerpts
+    from advisor.report.terminal import show_excerpts
+
+    if not sys.stdout.isatty():
+        raise InputError("--show-text prints prompts, and only on a terminal", hint="leave --show-text out")
+    show_excerpts(Console(), prompt_excerpts(log, options))
+
+
+def _compare(log: list[str], options: AnalyzeOptions, plan: Path, *, json: bool, check: bool) -> int:
+    from advisor.advice.drift import compare_to
+    from advisor.analyze import read_model
+    from advisor.report.drift import show_drift
+    from advisor.report.progress import progress
+
+    with progress(_talk(), "reading") as advance:
+        drift = compare_to(plan, read_model(log, options, advance))
+    if json:
+        typer.echo(drift.model_dump_json(indent=2))
+    else:
+        show_drift(Console(), drift)
+    return 1 if check and drift.replan else 0
+
+
+@app.command()
+def redact(
+    log: flags.Logs,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The trace file to write.")],
+    block_size: Annotated[
+        str | None, typer.Option(help="Write standard keys only, in blocks of so many tokens, for other tools.")
+    ] = None,
+    share_safe: Annotated[
+        bool,
+        typer.Option("--share-safe", help="Coarsen lengths and times, merge what is rare; show the effect."),
+    ] = False,
+    seed: flags.Seed = 0,
+    where: flags.Where = None,
+    since: flags.Since = None,
+    until: flags.Until = None,
+    log_share: flags.LogShare = "1",
+    field_map: flags.FieldMap = None,
+    tz: flags.Tz = "UTC",
+    time_unit: flags.TimeUnit = None,
+    tokenizer: flags.TokenizerSource = None,
+    target: flags.TargetFile = None,
+    here: flags.Here = False,
+) -> int:
+    """Write LOG as a trace without text and names, to plan from elsewhere or to give away."""
+    from advisor.analyze import AnalyzeOptions
+    from advisor.redact import RedactOptions, describe
+    from advisor.redact import redact as redact_log
+    from advisor.report.progress import progress
+
+    options = RedactOptions(
+        out,
+        AnalyzeOptions(
+            read=flags.read_options(
+                where=where, since=since, until=until, log_share=log_share, field_map=field_map, tz=tz,
+                time_unit=time_unit, block_size="16", seed=seed,
+            ),
+            target=flags.target_options(
+                gpus=None, max_len=None, ttft=None, tpot=None, tbt=None, target=target, here=here
+            ),
+            tokenizer=tokenizer,
+            seed=seed,
+        ),
+        flags.count_of(block_size, "--block-size"),
+        share_safe,
+    )  # fmt: skip
+    with progress(_talk(), "reading") as advance:
+        redacted = redact_log(log, options, advance)
+    for line in describe(redacted):
+        typer.echo(line)
+    return 0
 
 
 @app.command()
@@ -225,7 +248,7 @@ def validate(
     fit: Annotated[list[str] | None, typer.Option(help="Scale what does not fit: lengths, rate.")] = None,
     fault: Annotated[str | None, typer.Option(help="Start the engine with a fault: slow-steps:3.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the prompts' content; default: a new one.")] = None,
-    json: Json = False,
+    json: flags.Json = False,
     yes: Annotated[bool, typer.Option("--yes", help="Allow a host that is not this machine.")] = False,
 ) -> int:
     """Replay a window of the traffic and say whether the latency targets are kept."""
@@ -233,7 +256,9 @@ def validate(
     from advisor.report.verdict import ReplayTalk, show_results
     from advisor.validation.session import Wanted, validate_plan
 
-    wanted = Wanted(what, url=url, window=window, fit=_fit(fit or []), fault=fault, seed=seed, allow_remote=yes)
+    wanted = Wanted(
+        what, url=url, window=window, fit=flags.fit_of(fit or []), fault=fault, seed=seed, allow_remote=yes
+    )
     with progress(_talk(), "replaying") as advance:
         result = validate_plan(wanted, ReplayTalk(_talk(), advance))
     if json:
@@ -260,11 +285,11 @@ def calibrate(
 
 @app.command()
 def demo(
-    out: Out = Path("advise-demo"),
+    out: flags.Out = Path("advise-demo"),
     model: Annotated[
         str | None, typer.Option(help="Model folder or GGUF file, where the default is not to be had.")
     ] = None,
-    seed: Seed = 0,
+    seed: flags.Seed = 0,
 ) -> int:
     """The whole loop on this machine: a sample log, a plan, and the plan measured beside the baseline."""
     from advisor.demo import run_demo
@@ -307,34 +332,3 @@ def _complain(error: AdviseError) -> None:
     for label, text in (("where", error.where), ("why", error.why), ("hint", error.hint)):
         if text:
             console.print(f"  {label + ':':<6} {text}", markup=False)
-
-
-def _fit(names: list[str]) -> frozenset[Literal["lengths", "rate"]]:
-    known: tuple[Literal["lengths", "rate"], ...] = ("lengths", "rate")
-    for name in names:
-        if name not in known:
-            raise InputError(f"--fit {name!r} is not known", hint="--fit lengths, --fit rate, or both")
-    return frozenset(name for name in known if name in names)
-
-
-def _gpus(text: str | None) -> int | Literal["auto"] | None:
-    if text is None:
-        return None
-    return "auto" if text == "auto" else parse_count(text, "--gpus")
-
-
-def _share(text: str) -> Fraction:
-    try:
-        return Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        raise InputError(f"--log-share {text!r} is not a share", hint="--log-share 1/8") from None
-
-
-def _multiple(text: str) -> float:
-    try:
-        value = float(text.removesuffix("x"))
-    except ValueError:
-        value = 0.0
-    if value <= 0:
-        raise InputError(f"--rate {text!r} is not a multiple of the log's rate", hint="--rate 2x")
-    return value

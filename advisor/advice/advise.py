@@ -2,7 +2,8 @@
 
 Findings that need no device come always; those that need step times come with a target. Nothing here is
 simulated: the plan has one candidate, its simulated fields are null, and its verdict is `undecided`, or
-`infeasible` by rule 0a.
+`infeasible` by rule 0a. Where nothing is known of prefix reuse, the plan counts on none, and its flip points
+say what would change with some.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from advisor.advice.finding import Finding
+from advisor.advice.flips import ASSUMED_HITS, flip_points
 from advisor.advice.links import links_of
 from advisor.advice.plan import Plan
 from advisor.advice.planner import make_plan
 from advisor.advice.resolve import NoTarget
 from advisor.advice.rules import budget, capacity, data_quality, hosted, prefix, prompts, risks, split
 from advisor.advice.rules.formulas import remote_reuse_bandwidth
-from advisor.advice.situation import Situation, draw
+from advisor.advice.situation import Situation, draw, longest_prompt
 from advisor.advice.steps import Calibrations
 from advisor.advice.target import Target
-from advisor.workload.model import UnknownField, Workload
+from advisor.workload.model import Distribution, UnknownField, Workload
 from engine.errors import MachineError
 from engine.step_time.model import StepShape
 
@@ -67,12 +69,20 @@ def advise(
         situation = draw(workload, target, calibrations or {})
     except MachineError as error:
         return _no_plan([*always, _caching_alone(workload)], f"{error.message}: {error.why}")
-    impossible = _infeasible(situation)
-    order = _queue_order(situation)
-    offline = target.slo.ttft_s is None and target.slo.gap_s is None
-    plan = make_plan(situation, feasible=impossible is None, prefix_first=offline or order is not None)
+    plan = _plan(situation)
+    if situation.hit is None:
+        assumed = [(hit, _plan(draw(workload, target, calibrations or {}, hit))) for hit in ASSUMED_HITS]
+        plan = plan.model_copy(update={"flips": flip_points("hit_rate_tokens", plan, assumed)})
+    impossible, order = _infeasible(situation), _queue_order(situation)
     findings = [*always, *_with_device(situation, no_operations), *_budget_findings(situation, impossible)]
-    return Advice(_sorted([*findings, impossible, order]), plan, None, _unknown())
+    return Advice(_sorted([*findings, impossible, order]), plan, None, _unknown(plan))
+
+
+def _plan(s: Situation) -> Plan:
+    """The rule-made plan for a situation."""
+    offline = s.target.slo.ttft_s is None and s.target.slo.gap_s is None
+    prefix_first = offline or _queue_order(s) is not None
+    return make_plan(s, feasible=_infeasible(s) is None, prefix_first=prefix_first)
 
 
 def _no_plan(findings: Iterable[Finding | None], reason: str) -> Advice:
@@ -84,8 +94,15 @@ def _sorted(findings: Iterable[Finding | None]) -> tuple[Finding, ...]:
 
 
 def _why_no_plan(workload: Workload) -> str | None:
-    if workload.lengths.output is None:
-        return "the log has no output lengths"
+    lengths: dict[str, Distribution | None] = {
+        "prompt": workload.lengths.prompt,
+        "output": workload.lengths.output,
+    }
+    for name, measured in lengths.items():
+        if measured is None:
+            return f"the log has no {name} lengths"
+        if measured.max is None:
+            return f"the log has {name} lengths in sum only: nothing can be sized from a mean"
     if workload.arrivals.rate_rps is None:
         return "the log has no arrival times, so no rate to plan for"
     return None
@@ -94,32 +111,63 @@ def _why_no_plan(workload: Workload) -> str | None:
 def _hardware_free(workload: Workload) -> list[Finding | None]:
     """Rules that need nothing but the measurement."""
     arrivals, sharing = workload.arrivals, workload.sharing
-    hit, anywhere = sharing.hit_rate_tokens, sharing.any_position_share
+    hit = sharing.hit_rate_tokens
     return [
         data_quality.short_log(workload.requests, workload.span_s),
         data_quality.coarse_clock(arrivals.tick_s, arrivals.cv, arrivals.cv_spread),
-        data_quality.no_sharing(hit is not None),
+        data_quality.no_sharing(hit is not None, sharing.cached_share),
+        data_quality.incomplete(sharing.unexplained_share, sharing.cached_share, hit),
         data_quality.no_outputs(workload.lengths.output is not None),
-        None if hit is None or anywhere is None else prompts.stable_first(anywhere, hit),
+        *_about_traffic(workload),
+        *_about_prompts(workload),
         capacity.bursty(
             arrivals.dispersion.get("10"), arrivals.cv, arrivals.tick_s is not None, arrivals.peak_rps.get("10")
         ),
     ]
 
 
+def _about_prompts(workload: Workload) -> list[Finding | None]:
+    """What prompts share elsewhere than at their start."""
+    layout, anywhere = workload.layout, workload.sharing.any_position_share
+    hit = workload.sharing.hit_rate_tokens if layout is None else layout.hit_rate
+    return [
+        None if hit is None or anywhere is None else prompts.stable_first(anywhere, hit),
+        None if layout is None else prompts.fixed_behind(layout),
+    ]
+
+
+def _about_traffic(workload: Workload) -> list[Finding | None]:
+    """Who sends it, and whether it is the same all through the log."""
+    prompt, clients, drift = workload.lengths.prompt, workload.clients, workload.drift
+    found = [] if prompt is None else [data_quality.capped(workload.lengths.caps, prompt.max, prompt.p50)]
+    if clients is not None:
+        found += [capacity.dominant_client(clients.clients, clients.top1_share, clients.top1_token_share)]
+    if drift is not None:
+        per_window = sum(window.requests for window in drift.windows) / len(drift.windows)
+        found += [
+            data_quality.changing_rate(drift.regimes, workload.arrivals.rate_rps),
+            data_quality.idle_time(drift.idle_share, per_window),
+        ]
+    return found
+
+
 def _caching_alone(workload: Workload) -> Finding:
     """Rule 1 without a device: the hit rates, no share of time."""
     sharing = workload.sharing
-    return prefix.prefix_caching(None, sharing.hit_rate_tokens, sharing.hit_rate_optimal, None)
+    logged = sharing.cached_share if sharing.hit_rate_tokens is None else None
+    basis = None if logged is None else "cached tokens of the log"
+    return prefix.prefix_caching(logged, sharing.hit_rate_tokens, sharing.hit_rate_optimal, None, basis)
 
 
 def _with_device(s: Situation, no_operations: bool) -> list[Finding | None]:
     """Rules that need step times or memory."""
     sharing, hit = s.workload.sharing, s.hit
     found: list[Finding | None] = [
-        prefix.prefix_caching(hit, sharing.hit_rate_tokens, sharing.hit_rate_optimal, s.prefill_share),
+        prefix.prefix_caching(
+            hit, sharing.hit_rate_tokens, sharing.hit_rate_optimal, s.prefill_share, s.hit_basis
+        ),
         capacity.overloaded(s.sizing.load, s.instances),
-        capacity.too_long(s.workload.lengths.prompt.max, s.target.max_len or s.shape.max_len),
+        capacity.too_long(longest_prompt(s.workload), s.target.max_len or s.shape.max_len),
         risks.replan_when(s.mean.uncached, s.mean.output, s.mean.rate_rps * s.instances, hit),
         *_split_findings(s),
     ]
@@ -220,10 +268,14 @@ def _split_findings(s: Situation) -> list[Finding]:
     return found
 
 
-def _unknown() -> tuple[UnknownField, ...]:
+def _unknown(plan: Plan) -> tuple[UnknownField, ...]:
     """The plan's nulls."""
     reasons = [(f"plan.candidates.{name}", "not simulated yet") for name in SIMULATED]
-    reasons += [(f"plan.{name}", "one candidate, not compared: not simulated yet") for name in COMPARED]
+    reasons += [
+        (f"plan.{name}", "one candidate, not compared: not simulated yet")
+        for name in COMPARED
+        if getattr(plan, name) is None
+    ]
     entries = [
         UnknownField(path=path, why=why, how_to_get="advise validate measures it") for path, why in reasons
     ]

@@ -13,7 +13,21 @@ from pydantic import Field
 
 from advisor.advice.finding import Finding
 from advisor.advice.plan import Plan
-from advisor.workload.model import Arrivals, LengthClass, Lengths, Report, Sharing, Trait, UnknownField
+from advisor.workload.model import (
+    Arrivals,
+    Clients,
+    Drift,
+    Latency,
+    LengthClass,
+    Lengths,
+    PromptLayout,
+    Report,
+    Sessions,
+    Sharing,
+    Trait,
+    UnknownField,
+)
+from advisor.workload.routes import RouteRows
 
 FORMAT_VERSION = "1"
 
@@ -28,10 +42,10 @@ class Meta(Report):
 
 
 class ModelRows(Report):
-    """One model seen in the log; `name` is null where the log does not say."""
+    """One model seen in the log; what the log does not say is null."""
 
     name: str | None
-    requests: int
+    requests: int | None
 
 
 class LogSummary(Report):
@@ -40,9 +54,10 @@ class LogSummary(Report):
     format: str
     files: int
     lines: int
-    requests: int
+    requests: int | None = Field(description="null where the log gives sums without a count")
     skipped: dict[str, int]
     models: tuple[ModelRows, ...]
+    routes: tuple[RouteRows, ...] = ()
     span_s: float | None
     arrival_basis: str
     tick_s: float | None
@@ -58,8 +73,13 @@ class Analysis(Report):
     log: LogSummary
     lengths: Lengths
     arrivals: Arrivals
+    latency: Latency = Latency()
     sharing: Sharing
     classes: tuple[LengthClass, ...]
+    sessions: Sessions | None = None
+    clients: Clients | None = None
+    drift: Drift | None = None
+    layout: PromptLayout | None = None
     traits: tuple[Trait, ...]
     findings: tuple[Finding, ...]
     unknown: tuple[UnknownField, ...]

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from advisor.workload.model import Report
+from advisor.workload.model import PromptPlace, Report
 
 Evidence = dict[str, float | int | str | bool | None]
 
@@ -16,7 +16,8 @@ class Finding(Report):
 
     `verdict`: `do` is an advice to follow, `check` one that needs a measurement, a simulation or a look by a
     person, `off` says that the idea was considered and does not pay here. `basis` names paper and section, or
-    `ours` where no paper states the threshold. `saving` and `next` are one sentence and one command or edit.
+    `ours` where no paper states the threshold. `saving` and `next` are one sentence and one command or edit;
+    `examples` are places in the log to look at, never text.
     """
 
     code: str = Field(pattern=r"^ADV[1-9]\d\d$")
@@ -26,3 +27,4 @@ class Finding(Report):
     basis: tuple[str, ...] = Field(min_length=1)
     saving: str | None = None
     next: str | None = None
+    examples: tuple[PromptPlace, ...] = ()

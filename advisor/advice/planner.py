@@ -140,5 +140,7 @@ def _budget_reason(s: Situation) -> str:
 def _cache_reason(s: Situation) -> str:
     cost = "costs at most 0.3 % (SGLang)"
     if s.hit is None:
-        return f"{cost}; its value is unknown, the log shows no sharing"
+        return f"{cost}; its value is unknown, the log shows no sharing: planned as if nothing hit"
+    if s.hit_basis == "cached tokens of the log":
+        return f"{cost}; the engine behind the log had {s.hit:.1%} of prompt tokens cached, taken to hold here"
     return f"{cost}; {s.hit:.1%} of prompt tokens hit at this KV size"

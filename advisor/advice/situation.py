@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from engine.step_time.model import StepShape
 from engine.step_time.roofline import cpu_cores
 
 FIRST_BUDGET = 2048  # for the KV capacity that the hit rate is read at; the budget itself comes later
+HitBasis = Literal["prompts of the log", "cached tokens of the log", "assumed"]
 REFERENCE_ROWS, REFERENCE_CONTEXT = (
     32,
     4096,
@@ -34,8 +36,9 @@ class Situation:
     """Everything the rules look at.
 
     `mean` is the traffic of one instance at the log's mean rate, `sizing_rps` the rate of all instances that
-    the plan is sized for. `hit` is the token hit rate at the KV capacity of all instances; U at `tail` is
-    what the TTFT target must hold for.
+    the plan is sized for. `hit` is the token hit rate at the KV capacity of all instances, or what
+    `hit_basis` says; None where nothing is known, and then nothing is taken to hit. U at `tail` is what the
+    TTFT target must hold for.
     """
 
     workload: Workload
@@ -48,6 +51,7 @@ class Situation:
     sizing_rps: float
     arrival_cv: float
     hit: float | None
+    hit_basis: HitBasis | None
     uncached_p50: float
     uncached_p90: float
     uncached_tail: float
@@ -74,8 +78,7 @@ class Situation:
     @property
     def longest(self) -> float:
         """Longest prompt plus longest output of the log."""
-        output = self.workload.lengths.output
-        return self.workload.lengths.prompt.max + (output.max if output else 0)
+        return longest_request(self.workload)
 
     @property
     def reference_decode_s(self) -> float:
@@ -99,12 +102,17 @@ class Situation:
         return prefill_seconds(self.steps.model, self.uncached_tail)
 
 
-def draw(workload: Workload, target: Target, calibrations: Calibrations) -> Situation:
-    """The situation of a workload with rate and output lengths on a target. Raises MachineError, InputError."""
+def draw(
+    workload: Workload, target: Target, calibrations: Calibrations, assumed_hit: float | None = None
+) -> Situation:
+    """The situation of a workload with rate and lengths of each request on a target.
+
+    `assumed_hit` is a token hit rate to plan with where none is known. Raises MachineError, InputError.
+    """
     shape = model_shape(target.model, target.model_path)
-    prompt, output = workload.lengths.prompt, workload.lengths.output
-    longest = min(prompt.max + (output.max if output else 0), target.max_len or shape.max_len)
-    tp = smallest_tp(target, shape, longest, prompt.mean + (output.mean if output else 0))
+    longest = min(longest_request(workload), target.max_len or shape.max_len)
+    typical = _traffic(workload, None)
+    tp = smallest_tp(target, shape, longest, typical.prompt + typical.output)
     if tp is None:
         raise MachineError(
             f"{target.model} and its longest request do not fit",
@@ -115,16 +123,17 @@ def draw(workload: Workload, target: Target, calibrations: Calibrations) -> Situ
     copy = ModelCopy(target, shape, tp, steps.dtype)
     room = copy.kv_tokens(FIRST_BUDGET)
     sizing_rps = _sizing_rate(workload)
-    instances = _instances(target, tp, steps, _traffic(workload, hit_at(workload, room)).at(sizing_rps))
+    hit, basis = _hit(workload, room, assumed_hit)
+    instances = _instances(target, tp, steps, _traffic(workload, hit).at(sizing_rps))
     # Routed by prefix, replicas keep different prefixes: their caches add up.
-    hit = hit_at(workload, room * instances)
+    hit, basis = _hit(workload, room * instances, assumed_hit)
     p50, p90, tail = (_uncached(workload, hit, q) for q in ("p50", "p90", _tail(target.slo.attainment)))
     traffic = _traffic(workload, hit)
     cv = workload.arrivals.cv_spread or workload.arrivals.cv or 1.0
     sizing = size_instance(copy, steps.model, traffic.at(sizing_rps / instances), tail, cv)
     return Situation(
         workload, target, shape, tp, instances, steps, traffic.at(traffic.rate_rps / instances), sizing_rps,
-        cv, hit, p50, p90, tail, sizing, _prefill_share(steps, traffic, sizing.rows),
+        cv, hit, basis, p50, p90, tail, sizing, _prefill_share(steps, traffic, sizing.rows),
     )  # fmt: skip
 
 
@@ -145,12 +154,21 @@ def hit_at(workload: Workload, kv_tokens: int) -> float | None:
     return float(np.interp(math.log(kv_tokens), sizes, [point.hit_rate_tokens for point in curve]))
 
 
+def _hit(workload: Workload, kv_tokens: int, assumed: float | None) -> tuple[float | None, HitBasis | None]:
+    """The token hit rate to plan with, and what it rests on: measured, else logged, else assumed, else None."""
+    measured, logged = hit_at(workload, kv_tokens), workload.sharing.cached_share
+    if measured is not None:
+        return measured, "prompts of the log"
+    if logged is not None:
+        return logged, "cached tokens of the log"
+    return (assumed, None) if assumed is None else (assumed, "assumed")
+
+
 def _traffic(workload: Workload, hit: float | None) -> Traffic:
-    rate, output = workload.arrivals.rate_rps, workload.lengths.output
-    if rate is None or output is None:
-        raise ValueError("a workload without rate or output lengths has no situation")
-    prompt = workload.lengths.prompt.mean
-    return Traffic(rate, prompt, prompt * (1 - (hit or 0.0)), output.mean)
+    rate, prompt, output = workload.arrivals.rate_rps, workload.lengths.prompt, workload.lengths.output
+    if rate is None or prompt is None or output is None:
+        raise ValueError("a workload without rate or lengths has no situation")
+    return Traffic(rate, prompt.mean, prompt.mean * (1 - (hit or 0.0)), output.mean)
 
 
 def _tail(attainment: float) -> str:
@@ -159,17 +177,33 @@ def _tail(attainment: float) -> str:
 
 
 def _uncached(workload: Workload, hit: float | None, percentile: str) -> float:
-    """U at a percentile: measured with an unlimited cache, moved toward the whole prompt by the hits lost."""
+    """U at a percentile: measured with an unlimited cache, moved toward the whole prompt by the hits lost.
+
+    Where only the share that hits is known, it is taken to be that of every prompt.
+    """
     whole = _percentile(workload.lengths.prompt, percentile)
     unlimited = workload.sharing.hit_rate_tokens
-    if workload.uncached_prompt is None or not unlimited or hit is None:
-        return whole
-    kept = min(1.0, hit / unlimited)
+    if workload.uncached_prompt is None or unlimited is None:
+        return whole * (1 - (hit or 0.0))
+    kept = min(1.0, (hit or 0.0) / unlimited) if unlimited else 0.0
     return whole - kept * (whole - _percentile(workload.uncached_prompt, percentile))
 
 
-def _percentile(lengths: Distribution, name: str) -> float:
-    return float(getattr(lengths, name))
+def _percentile(lengths: Distribution | None, name: str) -> float:
+    value = getattr(lengths, name, None)
+    if value is None:
+        raise ValueError("a workload without the length of each request has no situation")
+    return float(value)
+
+
+def longest_prompt(workload: Workload) -> float:
+    """Longest prompt of the log, tokens."""
+    return _percentile(workload.lengths.prompt, "max")
+
+
+def longest_request(workload: Workload) -> float:
+    """Longest prompt plus longest output of the log, tokens."""
+    return longest_prompt(workload) + _percentile(workload.lengths.output, "max")
 
 
 def _instances(target: Target, tp: int, steps: StepTimes, traffic: Traffic) -> int:

@@ -53,9 +53,18 @@ _NAMES: dict[str, Sequence[str]] = {
         "cachedtokens", "prompttokensdetails.cachedtokens", "inputtokensdetails.cachedtokens",
         "cachereadinputtokens", "cachereadtokens", "promptcachereadtokens", "tokenscached", "inputcachedtokens",
     ),
-    "cache_write": ("cachecreationinputtokens",),
+    "cache_write": ("cachecreationinputtokens", "cachewriteinputtokens"),
+    "total_tokens": ("totaltokens", "tokenstotal", "totaltokencount"),
+    "counts_all": ("prompttokens",),  # OpenAI's name, which includes what was cached ...
+    "counts_rest": ("cachereadinputtokens",),  # ... and Anthropic's for what its prompt leaves out
     "model": ("model", "modelname", "modelid", "servedmodel", "modelslug", "modelpermaslug", "deployment"),
-    "route": ("route", "path", "url", "endpoint", "requestpath", "uri", "operation", "calltype"),
+    "route": (
+        "route", "path", "url", "endpoint", "requestpath", "uri", "operation", "operationname", "calltype",
+        "requesttype",
+    ),
+    "object": ("object",),  # what an OpenAI response says that it is
+    "phase": ("warmup", "iswarmup", "benchmarkphase", "phase"),
+    "agent": ("useragent", "httpuseragent"),
     "client": (
         "client", "clientid", "user", "userid", "enduser", "tenant", "tenantid", "customer", "customerid",
         "apikeyhash", "apikeyname", "apikey", "team", "teamid",

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from advisor.logs.columns import Columns
-from advisor.logs.formats import choose_format
+from advisor.logs.formats import choose_format, nearest_formats
 from advisor.logs.formats.base import Basis, Format
 from advisor.logs.options import ReadOptions
-from advisor.logs.record import Record, Row, UnusableError
-from advisor.logs.rows import Line, read_rows
+from advisor.logs.record import LINE, Record, Row, UnusableError
+from advisor.logs.rows import Line, list_within, read_rows
 from advisor.logs.selection import Selection
 from advisor.logs.source import Meter, Progress, Source, find_sources, read_chunks
 from advisor.logs.text import TextEncoder, TextReader
@@ -65,14 +65,16 @@ class _Place(NamedTuple):
 
 
 class _Tally:
-    """Lines read, and those left out by reason."""
+    """Lines read, the items they hold, and those left out by reason."""
 
     def __init__(self) -> None:
         self.lines = 0
+        self.items = 0
         self.skipped: dict[str, int] = {}
         self.first: tuple[_Place, str] | None = None
 
     def skip(self, place: _Place, error: UnusableError) -> None:
+        self.items += error.lines
         self.skipped[error.reason] = self.skipped.get(error.reason, 0) + error.lines
         if self.first is None:
             self.first = (place, error.reason)
@@ -95,16 +97,22 @@ class _Reading:
     def take(self, source: Source, rows: Iterator[Line]) -> None:
         """Read one file."""
         head = list(itertools.islice(rows, SAMPLE_ROWS))
-        known = self._recognise([line.content for line in head if not isinstance(line.content, UnusableError)])
+        known = self._recognise(head)
+        if not known and len(head) == 1 and isinstance(head[0].content, dict):
+            # A document is one row to the formats that know it, else the rows that it holds.
+            head = _unfold(head[0])
+            known = self._recognise(head)
+        last = 0
         for number, content in itertools.chain(head, rows):
             place = _Place(source, number)
+            lines = content.lines if isinstance(content, UnusableError) else 1
+            self._tally.lines += lines if number != last or number == 0 else 0
+            last = number
             try:
                 if isinstance(content, UnusableError):
-                    self._tally.lines += content.lines
                     raise content
-                self._tally.lines += 1
-                if self._format is not None and not known:
-                    raise UnusableError("another format than the rest of the log")
+                if not known:
+                    raise UnusableError(self._why_unknown(content))
                 self._parse(content, place)
             except UnusableError as error:
                 self._tally.skip(place, error)
@@ -112,11 +120,15 @@ class _Reading:
     def finish(self, files: int) -> Trace:
         """The Trace, with what was assumed."""
         self._flush()
-        if self._format is None or len(self._columns) == 0:
+        if self._format is None:
             raise self._nothing_usable()
         basis = self._format.basis()
-        trace = self._columns.finish(basis, self._text.index)
-        unknown = list(self._format.cannot_tell)
+        trace, left_out = self._columns.finish(basis, self._text.index)
+        if len(trace) == 0 and basis.totals is None:
+            raise self._nothing_usable()
+        for reason, count in left_out.items():
+            self._tally.skipped[reason] = self._tally.skipped.get(reason, 0) + count
+        unknown = [*self._format.cannot_tell, *basis.unknown]
         if self._text.unread:
             why = "the log has prompt text and no tokenizer was given"
             unknown.append(Unknown("sharing", why, "--tokenizer NAME"))
@@ -124,6 +136,7 @@ class _Reading:
             format=self._format.name,
             files=files,
             lines=self._tally.lines,
+            items=self._tally.items + len(self._columns) - self._columns.merged,
             skipped=dict(sorted(self._tally.skipped.items())),
             arrival_basis=basis.arrival,
             token_basis=self._text.token_basis(basis.tokens, len(trace)),
@@ -132,8 +145,9 @@ class _Reading:
         )
         return replace(trace, unknown=tuple(unknown), info=info)
 
-    def _recognise(self, sample: Sequence[Row]) -> bool:
+    def _recognise(self, head: Sequence[Line]) -> bool:
         """Whether a file that starts like this is in the log's format, which the first such file settles."""
+        sample = [line.content for line in head if not isinstance(line.content, UnusableError)]
         if not sample:
             return self._format is not None
         self._fields = self._fields or tuple(sample[0])
@@ -143,13 +157,24 @@ class _Reading:
             self._selection = Selection(self._options, self._format.basis().clock)
         return kind is not None and type(self._format) is kind
 
+    def _why_unknown(self, row: Row) -> str:
+        if self._format is not None:
+            return "another format than the rest of the log"
+        return "neither JSON nor CSV" if LINE in row else "no known format"
+
     def _parse(self, row: Row, place: _Place) -> None:
         if self._format is None or self._selection is None:
             raise UnusableError("no known format")
-        for record in self._format.parse(row):
-            self._selection.check(record)
-            self._batch.append((record, place))
-            self._batch_size += record.text_size
+        for item in self._format.parse(row):
+            try:
+                if isinstance(item, UnusableError):
+                    raise item
+                self._selection.check(item)
+            except UnusableError as error:
+                self._tally.skip(place, error)
+                continue
+            self._batch.append((item, place))
+            self._batch_size += item.text_size
             if len(self._batch) >= _BATCH_ROWS or self._batch_size >= _BATCH_CHARACTERS:
                 self._flush()
 
@@ -174,11 +199,21 @@ class _Reading:
             hint = "--map arrival=FIELD,prompt_tokens=FIELD" + (
                 f" with FIELD of {', '.join(names)}" if names else ""
             )
-        elif "no prompt length without a tokenizer" in self._tally.skipped:
-            hint = "--tokenizer NAME"
+            hint += f"; the nearest formats are {', '.join(nearest_formats(self._fields))}"
         skips = ", ".join(f"{count} x {name}" for name, count in sorted(self._tally.skipped.items()))
         why = f"{reason} (of {self._tally.lines} lines: {skips})" if self._tally.lines else reason
         return InputError("no usable request in the log", where=str(place) or None, why=why, hint=hint)
+
+
+def _unfold(line: Line) -> list[Line]:
+    """The rows of a document's list; the document itself where it has none."""
+    items = None if isinstance(line.content, UnusableError) else list_within(line.content)
+    if items is None:
+        return [line]
+    return [
+        Line(number, item if isinstance(item, dict) else UnusableError("not a JSON object"))
+        for number, item in enumerate(items, 1)
+    ]
 
 
 def _time_notes(trace: Trace, basis: Basis, options: ReadOptions) -> list[str]:
@@ -186,7 +221,7 @@ def _time_notes(trace: Trace, basis: Basis, options: ReadOptions) -> list[str]:
     if basis.clock is None:
         return ["the log has no arrival times"]
     notes = []
-    span = float(trace.arrival_s[-1])
+    span = float(trace.arrival_s[-1]) if len(trace) else 0.0
     if not basis.clock.epoch and span > 0:
         rate = len(trace) / span
         notes.append(f"relative times: {describe_span(span)} at {rate:.2f} requests/s; --time-unit corrects it")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Row = Mapping[str, Any]  # a JSON object or a CSV row, as read
+LINE = "\n"  # the one key of a row that is a line of a text log; no field has that name
 
 
 class UnusableError(Exception):
@@ -32,6 +33,7 @@ class Prompt:
     tokens: Sequence[int] | None = None
     tools: Sequence[Mapping[str, Any]] | None = None
     media: bool = False  # pictures or sound, which have no tokens here
+    cut: bool = False  # the log shortened it: what is left says nothing about its end
 
     @property
     def size(self) -> int:
@@ -46,7 +48,11 @@ class Prompt:
 
 @dataclass(slots=True, repr=False)
 class Record:
-    """A canonical request. Integers are -1 and floats NaN where the line does not say."""
+    """A canonical request. Integers are -1 and floats NaN where the line does not say.
+
+    Records with the same `key` are of one request: it takes the earliest arrival and, of everything else, the
+    last value that is known.
+    """
 
     arrival_ns: int | None = None  # since 1970 UTC, or since the log's own zero
     prompt_tokens: int = -1  # cached ones included
@@ -64,6 +70,8 @@ class Record:
     client: str | None = None
     session: str | None = None
     status: str | None = None  # "ok", or what went wrong
+    key: str | None = None  # of the request, where several lines tell of it
+    scope: str | None = None  # namespace of hash_ids, where equal ids elsewhere mean something else
 
     @property
     def text_size(self) -> int:

@@ -1,4 +1,4 @@
-"""From bytes to rows: JSON lines, a JSON document that holds a list, or CSV.
+"""From bytes to rows: JSON lines, a JSON document, CSV, or the lines of a text log.
 
 Owns the splitting and the reasons for which a line is no row; one bad line never costs the others. Memory is
 bounded by `LINE_BYTES` for lines and by `DOCUMENT_BYTES` for documents, which cannot be read in parts.
@@ -9,13 +9,14 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
 
-from advisor.logs.record import Row, UnusableError
+from advisor.logs.record import LINE, Row, UnusableError
 
 LINE_BYTES = 64 << 20
 DOCUMENT_BYTES = 256 << 20
@@ -25,6 +26,10 @@ _LISTS = (
     "data", "requests", "records", "rows", "items", "logs", "traces", "results", "entries", "observations",
 )  # fmt: skip
 _QUOTED_LINES = 1000  # of one CSV row
+_DOCUMENT = re.compile(rb"\{|\[\s*([{\[\"\]]|$)")  # a text log may start with `[2026-`
+_COLUMN = re.compile(r"[^\W\d][\w .\-/()%:#]{0,79}")  # what a CSV header has between its delimiters
+_HEADER_LINES = 4  # looked at to tell a CSV header from a line of text
+_SEVERAL = "several JSON values in one"
 _decode = msgspec.json.Decoder().decode
 
 
@@ -33,6 +38,11 @@ class Line(NamedTuple):
 
     number: int
     content: Row | UnusableError
+
+
+def list_within(document: Row) -> list[Any] | None:
+    """The list of rows that a document holds under one of the usual names; None where it holds none."""
+    return next((value for name in _LISTS if isinstance(value := document.get(name), list)), None)
 
 
 def read_rows(chunks: Iterable[bytes]) -> Iterator[Line]:
@@ -53,6 +63,8 @@ def _rows(chunks: Iterator[bytes]) -> Iterator[Line]:
         return _document(chunks)
     if kind == "csv":
         return _csv(chunks)
+    if kind == "text":
+        return _text_lines(chunks)
     return iter([Line(0, UnusableError("not a text file"))])
 
 
@@ -66,10 +78,22 @@ def _kind(head: bytes) -> str:
     whole = sum(line.startswith(b"{") and line.endswith(b"}") for line in lines)
     if whole * 2 >= len(lines) and len(lines) > 1:
         return "lines"
-    if lines[0][:1] in (b"{", b"["):
+    if _DOCUMENT.match(lines[0]):
         endless = len(lines) == 1 and lines[0][:1] == b"{" and not lines[0].endswith(b"}")
         return "lines" if endless else "document"
-    return "lines" if whole else "csv"
+    if whole:
+        return "lines"
+    return "csv" if _has_header(lines[:_HEADER_LINES]) else "text"
+
+
+def _has_header(lines: list[bytes]) -> bool:
+    """Whether the first line names columns and a line after it fills them."""
+    first, *rest = (line.decode("utf-8", "replace") for line in lines)
+    delimiter = max(",\t;|", key=first.count)
+    names = _cells(first, delimiter)
+    if len(names) < 2 or not all(_COLUMN.fullmatch(name.strip()) for name in names):
+        return False
+    return not rest or any(line.count(delimiter) >= len(names) - 1 or '"' in line for line in rest[:3])
 
 
 def _split(chunks: Iterator[bytes]) -> Iterator[bytes | None]:
@@ -96,7 +120,35 @@ def _json_lines(chunks: Iterator[bytes]) -> Iterator[Line]:
         if raw is None:
             yield Line(number, UnusableError(f"line longer than {LINE_BYTES >> 20} MiB"))
         elif line := raw.strip():
-            yield Line(number, _parse(line))
+            content = _parse(line)
+            if type(content) is UnusableError and content.reason == _SEVERAL:
+                yield from (Line(number, value) for value in _concatenated(line))
+            else:
+                yield Line(number, content)
+
+
+def _text_lines(chunks: Iterator[bytes]) -> Iterator[Line]:
+    for number, raw in enumerate(_split(chunks), 1):
+        if raw is None:
+            yield Line(number, UnusableError(f"line longer than {LINE_BYTES >> 20} MiB"))
+        elif raw.strip():
+            yield Line(number, {LINE: raw.decode("utf-8", "replace").rstrip("\r")})
+
+
+def _concatenated(data: bytes) -> Iterator[Row | UnusableError]:
+    """JSON values written one after another without a line between them."""
+    text = data.decode("utf-8", "replace")
+    decoder = json.JSONDecoder(strict=False, parse_constant=lambda _: None)
+    place = 0
+    while place < len(text):
+        try:
+            value, place = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError):
+            yield UnusableError("invalid JSON")
+            return
+        yield value if isinstance(value, dict) else UnusableError("not a JSON object")
+        while text[place : place + 1].isspace():
+            place += 1
 
 
 def _parse(line: bytes) -> Row | UnusableError:
@@ -119,8 +171,7 @@ def _parse_leniently(data: bytes) -> Any:
     except RecursionError:
         raise UnusableError("JSON nested too deeply") from None
     except json.JSONDecodeError as error:
-        several = error.msg == "Extra data"
-        raise UnusableError("several JSON values on one line" if several else "invalid JSON") from None
+        raise UnusableError(_SEVERAL if error.msg == "Extra data" else "invalid JSON") from None
     except ValueError:
         raise UnusableError("number with too many digits") from None
 
@@ -131,24 +182,27 @@ def _document(chunks: Iterator[bytes]) -> Iterator[Line]:
         data += chunk
         if len(data) > DOCUMENT_BYTES:
             raise UnusableError(f"JSON document over {DOCUMENT_BYTES >> 20} MiB; JSON lines have no limit")
-    for number, item in enumerate(_items(bytes(data)), 1):
+    content = bytes(data)
+    for number, item in enumerate(_items(content), 1):
         row = _parse(bytes(item)) if isinstance(item, msgspec.Raw) else item
         yield Line(number, row if isinstance(row, dict | UnusableError) else UnusableError("not a JSON object"))
 
 
-def _items(data: bytes) -> list[Any]:
-    """The items of the document's list, not yet decoded where possible; an object without one is one item."""
-    try:
-        if data.lstrip().startswith(b"["):
+def _items(data: bytes) -> Iterable[Any]:
+    """The items of a list, not yet decoded where possible; an object is one item, several are several."""
+    if data.lstrip().startswith(b"["):
+        try:
             return msgspec.json.decode(data, type=list[msgspec.Raw])
-        members = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        except (msgspec.DecodeError, RecursionError):
+            pass
+    try:
+        whole = _decode(data)
     except (msgspec.DecodeError, RecursionError):
-        whole = _parse_leniently(data)
-        return whole if isinstance(whole, list) else [whole]
-    for name in _LISTS:
-        if name in members and bytes(members[name]).startswith(b"["):
-            return msgspec.json.decode(members[name], type=list[msgspec.Raw])
-    return [_parse(data)]
+        try:
+            whole = _parse_leniently(data)
+        except UnusableError as error:
+            return _concatenated(data) if error.reason == _SEVERAL else [error]
+    return whole if isinstance(whole, list) else [whole]
 
 
 def _csv(chunks: Iterator[bytes]) -> Iterator[Line]:
@@ -157,9 +211,6 @@ def _csv(chunks: Iterator[bytes]) -> Iterator[Line]:
     first = next((text for text in texts if text.strip()), "")
     delimiter = max(",\t;|", key=first.count)
     header = _cells(first, delimiter)
-    if len(header) < 2:
-        yield from _neither(itertools.chain([first], texts))
-        return
     for number, lines in _csv_records(texts):
         cells = _cells("\n".join(lines), delimiter)
         if lines[0].count('"') % 2 and len(lines) == 1:
@@ -205,9 +256,3 @@ def _cells(text: str, delimiter: str) -> list[str]:
         return next(csv.reader([text], delimiter=delimiter), [])
     except csv.Error:
         return []
-
-
-def _neither(texts: Iterable[str]) -> Iterator[Line]:
-    for number, text in enumerate(texts, 1):
-        if text.strip():
-            yield Line(number, UnusableError("neither JSON nor CSV"))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from advisor.logs.parquet import MAGIC, parquet_lines
 from advisor.logs.record import UnusableError
 from engine.errors import InputError
 
@@ -75,6 +76,10 @@ def read_chunks(source: Source, meter: Meter) -> Iterator[bytes]:
     """The decompressed content, a chunk at a time. Raises UnusableError where compressed data is damaged."""
     with _open(source) as raw, io.BufferedReader(_Counted(raw, meter), CHUNK_BYTES) as stored:
         magic = stored.peek(4)[:4]
+        if magic == MAGIC:
+            left = max(0, source.size - len(stored.peek()))
+            yield from parquet_lines(source.path, stored, left, meter.add)
+            return
         stream: Any = stored
         if magic.startswith(_GZIP):
             stream = gzip.GzipFile(fileobj=stored)

@@ -98,8 +98,7 @@ class TextReader:
 
     def _identify(self, record: Record, tokens: Sequence[int] | None) -> Path | UnusableError | None:
         if tokens is None:
-            reason = self._without_tokens(record)
-            return None if record.prompt_tokens > 0 else UnusableError(reason)
+            return self._without_tokens(record)
         if record.prompt_tokens < 0:
             record.prompt_tokens = len(tokens)
             self._counted += 1
@@ -112,15 +111,15 @@ class TextReader:
         self._with_media += record.prompt is not None and record.prompt.media
         return self._index.add(record.model or "", tokens)
 
-    def _without_tokens(self, record: Record) -> str:
-        """Why a record has no token ids; the reason to drop it unless its length was logged."""
+    def _without_tokens(self, record: Record) -> UnusableError | None:
+        """A record without token ids stands, its content and maybe its length unknown; empty ones do not."""
         if record.prompt is None:
-            return "no prompt length"
+            return UnusableError("empty prompt") if record.prompt_tokens == 0 else None
         if self._encoder is None:
             self._unread += 1
-            return "no prompt length without a tokenizer"
-        self._refused += 1
-        return "messages that the chat template refuses"
+        else:
+            self._refused += 1
+        return None
 
     def _encode_prompts(self, prompts: Sequence[Prompt | None]) -> list[Sequence[int] | None]:
         """Token ids, plain texts in one batch; None without content, encoder or the template's consent."""

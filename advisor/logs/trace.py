@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 IntColumn = npt.NDArray[np.int64]
 FloatColumn = npt.NDArray[np.float64]
+BoolColumn = npt.NDArray[np.bool_]
 
 
 def rank_by_first(values: IntColumn) -> tuple[IntColumn, IntColumn]:
@@ -44,7 +45,8 @@ class Blocks:
 
     Equal ids at any two places mean equal content *and* equal content before it. Ids are ordinals in order of
     first appearance. `size` is tokens per block. The last block of a row may be partial (`ceil`: the producer
-    counts it, as Mooncake does) or be left out (`floor`). `scope` says how far ids may be compared.
+    counts it, as Mooncake does) or be left out (`floor`). `scope` says how far ids may be compared. A row whose
+    content the log does not show has no ids and is not `known`.
     """
 
     size: int
@@ -52,6 +54,7 @@ class Blocks:
     starts: IntColumn  # [requests + 1]
     rounding: str = "ceil"
     scope: str = "global"
+    known: BoolColumn | None = None  # [requests]; None: the content of every row is known
 
     def row(self, index: int) -> IntColumn:
         """Block ids of one request, leading first."""
@@ -63,7 +66,7 @@ class Blocks:
         starts = np.concatenate(([0], np.cumsum(lengths)))
         within = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
         ids = self.ids[np.repeat(self.starts[:-1][rows], lengths) + within]
-        return replace(self, ids=ids, starts=starts)
+        return replace(self, ids=ids, starts=starts, known=None if self.known is None else self.known[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +79,31 @@ class Unknown:
 
 
 @dataclass(frozen=True, slots=True)
+class Totals:
+    """What a log says of requests in sum, not one by one: usage buckets, an engine's own statistics."""
+
+    source: str  # where it stands in the log
+    requests: int | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    cached_share: float | None = None  # of prompt tokens, 0 to 1, as the log puts it
+    span_s: float | None = None
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LogInfo:
-    """What was read and what was assumed, for the `log` object of the JSON contract."""
+    """What was read and what was assumed, for the `log` object of the JSON contract.
+
+    `items` is what the lines hold: a line is one, unless several tell of one request or one of several. Nothing
+    is lost: items = requests + the sum of `skipped`.
+    """
 
     format: str
     files: int
     lines: int
+    items: int
     skipped: dict[str, int]
     arrival_basis: str  # e.g. "timestamp, milliseconds from the start"
     token_basis: str  # e.g. "logged counts" or "tokenized with smollm2-135m-instruct"
@@ -94,7 +116,7 @@ class Trace:
     """All requests of a log, sorted by arrival. Columns have one entry a request."""
 
     arrival_s: FloatColumn  # seconds after the first arrival
-    prompt_tokens: IntColumn  # tokens, cached ones included
+    prompt_tokens: IntColumn  # tokens, cached ones included; -1 where unknown
     output_tokens: IntColumn  # tokens; -1 where unknown
     blocks: Blocks | None = None
     novel_tokens: IntColumn | None = None  # prompt tokens new to the log at 1-token pages; text logs only
@@ -109,6 +131,7 @@ class Trace:
     ttft_s: FloatColumn | None = None
     e2e_s: FloatColumn | None = None
     first_epoch_s: float | None = None  # wall-clock time of arrival 0, seconds since 1970 UTC, where known
+    totals: Totals | None = None
     unknown: tuple[Unknown, ...] = ()
     info: LogInfo | None = field(default=None, compare=False)
 

@@ -52,9 +52,9 @@ def select(trace: Trace, spec: str = DEFAULT_WINDOW) -> Window:
         raise InputError("the trace holds no requests", hint="advise analyze LOG")
     first, last, length_s = _range(trace, spec)
     rows = np.arange(first, last, dtype=np.int64)
-    known = rows[trace.output_tokens[rows] >= 0]
+    known = rows[(trace.prompt_tokens[rows] >= 0) & (trace.output_tokens[rows] >= 0)]
     if len(known) == 0:
-        why = "no request arrives in it" if len(rows) == 0 else "none of its requests has an output length"
+        why = "no request arrives in it" if len(rows) == 0 else "none of its requests has both lengths"
         raise InputError(f"the window {spec} has nothing to replay", why=why, hint=_HINT)
     chosen = trace.take(known)
     # A request that asks for nothing cannot be sent: the least a server takes is one token each way.
@@ -102,7 +102,8 @@ def _range(trace: Trace, spec: str) -> tuple[int, int, float]:
 def _busiest(trace: Trace, length_s: float) -> tuple[int, int]:
     ends = np.searchsorted(trace.arrival_s, trace.arrival_s + length_s)
     starts = np.arange(len(trace))
-    tokens = np.concatenate(([0], np.cumsum(trace.prompt_tokens + np.maximum(trace.output_tokens, 0))))
+    known = np.maximum(trace.prompt_tokens, 0) + np.maximum(trace.output_tokens, 0)
+    tokens = np.concatenate(([0], np.cumsum(known)))
     counts, sums = ends - starts, tokens[ends] - tokens[starts]
     best = int(np.lexsort((starts, -sums, -counts))[0])
     return best, int(ends[best])

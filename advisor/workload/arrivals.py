@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from advisor.logs.trace import FloatColumn
+from advisor.logs.trace import FloatColumn, Totals
 from advisor.workload.model import Arrivals
 
 DISPERSION_WINDOWS_S = (1, 10, 60)
@@ -18,15 +18,20 @@ TICK_SHARE = 0.05  # of gaps that are 0, and of the others that are one tick (ou
 CLOCK_S = 1e-6  # gaps are compared at this resolution
 
 
-def measure_arrivals(arrival_s: FloatColumn, rng: np.random.Generator) -> Arrivals:
-    """Everything about arrival times, seconds; NaN stamps are left out. `rng` places stamps within the tick."""
+def measure_arrivals(
+    arrival_s: FloatColumn, rng: np.random.Generator, totals: Totals | None = None
+) -> Arrivals:
+    """Everything about arrival times, seconds; NaN stamps are left out. `rng` places stamps within the tick.
+
+    The rate without any stamps is that of the log's totals.
+    """
     stamps = np.sort(arrival_s[np.isfinite(arrival_s)])
     gaps = np.diff(stamps)
     tick_s = find_tick(gaps)
     spread = spread_gaps(stamps, tick_s, rng)
     hides_bursts = tick_s is not None and tick_s > BURST_GAP_S
     return Arrivals(
-        rate_rps=len(stamps) / float(stamps[-1] - stamps[0]) if np.any(gaps > 0) else None,
+        rate_rps=len(stamps) / float(stamps[-1] - stamps[0]) if np.any(gaps > 0) else _rate(stamps, totals),
         cv=variation(gaps),
         cv_spread=variation(spread),
         tick_s=tick_s,
@@ -35,6 +40,12 @@ def measure_arrivals(arrival_s: FloatColumn, rng: np.random.Generator) -> Arriva
         gamma_shape=gamma_shape(spread),
         on_off_share=float(np.mean(gaps < BURST_GAP_S)) if len(gaps) and not hides_bursts else None,
     )
+
+
+def _rate(stamps: FloatColumn, totals: Totals | None) -> float | None:
+    if len(stamps) or totals is None or totals.requests is None or not totals.span_s:
+        return None
+    return totals.requests / totals.span_s
 
 
 def find_tick(gaps: FloatColumn) -> float | None:

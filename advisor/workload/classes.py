@@ -20,8 +20,8 @@ NARROWEST = 0.1  # standard deviation in log lengths: lengths 10 % apart are ali
 
 
 def find_classes(trace: Trace, rng: np.random.Generator) -> tuple[LengthClass, ...]:
-    """Classes of the requests whose output length is known, largest first; empty where none is."""
-    rows = np.flatnonzero(trace.output_tokens >= 0)
+    """Classes of the requests whose two lengths are known, largest first; empty where none are."""
+    rows = np.flatnonzero((trace.prompt_tokens >= 0) & (trace.output_tokens >= 0))
     if len(rows) == 0:
         return ()
     prompt, output = trace.prompt_tokens[rows], trace.output_tokens[rows]

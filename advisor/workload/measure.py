@@ -9,42 +9,71 @@ import numpy as np
 from advisor.logs.trace import Trace
 from advisor.workload.arrivals import measure_arrivals
 from advisor.workload.classes import find_classes
+from advisor.workload.clients import measure_clients
+from advisor.workload.drift import hit_tokens, measure_drift, requests_of
+from advisor.workload.latency import measure_latency
 from advisor.workload.lengths import distribution, measure_lengths
-from advisor.workload.model import Workload
+from advisor.workload.model import PromptLayout, Workload
+from advisor.workload.sessions import find_turns, measure_sessions, split_hits
 from advisor.workload.sharing import measure_sharing
 from advisor.workload.unknown import explain_nulls
 from engine.errors import InputError
 
 
-def measure(trace: Trace, *, seed: int = 0, cache_tokens: Sequence[int] = ()) -> Workload:
+def measure(
+    trace: Trace,
+    *,
+    seed: int = 0,
+    cache_tokens: Sequence[int] = (),
+    layout: PromptLayout | None = None,
+) -> Workload:
     """Measure a Trace of one model.
 
     `seed` places stamps within the clock tick, samples very large logs and starts the clustering: the same
-    trace and seed give the same Workload. `cache_tokens` are further cache sizes for the capacity curve.
-    Raises InputError on a trace without requests or of several models.
+    trace and seed give the same Workload. `cache_tokens` are further cache sizes for the capacity curve;
+    `layout` was measured while the text was at hand, as a Trace has none.
+    A trace without requests is measured as far as its totals go. Raises InputError where it has none either, or
+    is of several models.
     """
-    if len(trace) == 0:
+    totals = trace.totals
+    if len(trace) == 0 and totals is None:
         raise InputError("the log has no requests to measure", hint="drop --where, --since and --until")
-    stamps = trace.arrival_s[np.isfinite(trace.arrival_s)]
-    sharing = measure_sharing(trace, seed, cache_tokens)
+    arrivals = measure_arrivals(trace.arrival_s, np.random.default_rng(seed), totals)
+    sharing = measure_sharing(trace, seed, cache_tokens, fine_clock=arrivals.tick_s is None)
+    turns = find_turns(trace)
+    hits = hit_tokens(trace, sharing.uncached_tokens)
+    anywhere = None if layout is None else layout.any_position_share
     workload = Workload(
         model=_only_model(trace),
-        requests=len(trace),
-        span_s=float(stamps.max() - stamps.min()) if len(stamps) else None,
+        requests=len(trace) or (totals.requests if totals else None),
+        span_s=_span(trace),
         lengths=measure_lengths(trace),
-        arrivals=measure_arrivals(trace.arrival_s, np.random.default_rng(seed)),
-        sharing=sharing.sharing,
+        arrivals=arrivals,
+        latency=measure_latency(trace),
+        sharing=split_hits(turns, sharing.sharing).model_copy(update={"any_position_share": anywhere}),
         uncached_prompt=None if sharing.uncached_tokens is None else distribution(sharing.uncached_tokens),
         classes=find_classes(trace, np.random.default_rng(seed)),
+        sessions=measure_sessions(turns),
+        clients=measure_clients(trace, np.random.default_rng(seed)),
+        drift=measure_drift(requests_of(trace, hits), arrivals.tick_s),
+        layout=layout,
         unknown=(),
     )
     return workload.model_copy(update={"unknown": explain_nulls(workload, trace)})
 
 
+def _span(trace: Trace) -> float | None:
+    """Last less first arrival; else the span that the log's totals are of."""
+    stamps = trace.arrival_s[np.isfinite(trace.arrival_s)]
+    if len(stamps):
+        return float(stamps.max() - stamps.min())
+    return trace.totals.span_s if trace.totals else None
+
+
 def _only_model(trace: Trace) -> str | None:
     """The model's name; None where the log does not say."""
     if trace.model is None:
-        return None
+        return trace.totals.model if trace.totals else None
     codes = np.unique(trace.model.codes)
     names = [trace.model.names[code] for code in codes if code >= 0]
     if len(names) > 1:

@@ -8,6 +8,7 @@ conversation trace: 288,500 uses of blocks, 37,454 uses of runs).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,8 +41,8 @@ class Runs:
         return np.bincount(self.node)
 
     def take(self, chosen: npt.NDArray[np.bool_]) -> Runs:
-        """Only the chosen uses; all uses of a run must be chosen or none."""
-        node = np.unique(self.node[chosen], return_inverse=True)[1]
+        """Only the chosen uses: of a run all or none, or of a request all or none."""
+        node = number_densely(self.node[chosen])
         return Runs(
             self.size,
             self.row[chosen],
@@ -54,17 +55,33 @@ class Runs:
 
 
 def find_runs(blocks: Blocks, prompt_tokens: IntColumn) -> Runs:
-    """The runs of all requests. Ids must be chained, as `Blocks` promises: one parent, one depth."""
-    lengths = np.diff(blocks.starts)
-    row = np.repeat(np.arange(len(lengths)), lengths)
-    depth = np.arange(len(row)) - blocks.starts[row]
-    uses = np.bincount(blocks.ids)[blocks.ids]
-    heads = np.flatnonzero((depth == 0) | (uses != np.roll(uses, 1)))
-    row, before = row[heads], depth[heads]
-    run_blocks = np.diff(np.append(heads, len(uses)))
-    node = np.unique(blocks.ids[heads], return_inverse=True)[1]
+    """The runs of all requests. Ids must be chained, as `Blocks` promises: one parent, one depth.
+
+    A request of unknown length (-1) has its blocks and no tokens in them. Between the ids and the runs, which
+    are few, this holds 5 bytes a block and a count for every id.
+    """
+    ids, starts = blocks.ids, blocks.starts
+    if len(ids) == 0:
+        nothing = np.zeros(0, dtype=np.int64)
+        return Runs(blocks.size, *[nothing] * 6)
+    uses = np.bincount(ids).astype(np.int32)[ids]
+    is_head = np.concatenate(([True], uses[1:] != uses[:-1]))
+    is_head[starts[:-1][starts[:-1] < starts[1:]]] = True  # of a request
+    heads = np.flatnonzero(is_head)
+    row = np.repeat(np.arange(len(starts) - 1), np.diff(np.searchsorted(heads, starts)))
+    before = heads - starts[row]
+    run_blocks = np.diff(heads, append=len(ids))
+    node = number_densely(ids[heads])
     tokens = np.clip(prompt_tokens[row] - before * blocks.size, 0, run_blocks * blocks.size)
     return Runs(blocks.size, row, node, before, run_blocks, tokens, previous_use(node))
+
+
+def number_densely(values: npt.NDArray[np.integer[Any]]) -> IntColumn:
+    """The rank of every entry among the distinct values, which are small and not negative."""
+    present = np.zeros(int(values.max(initial=-1)) + 1, dtype=np.int64)
+    present[values] = 1
+    ranks: IntColumn = (np.cumsum(present) - 1)[values]
+    return ranks
 
 
 def previous_use(keys: IntColumn) -> IntColumn:

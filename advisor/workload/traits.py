@@ -63,8 +63,8 @@ def unknown_traits(traits: tuple[Trait, ...]) -> tuple[UnknownField, ...]:
 
 
 def _shared_prompts(workload: Workload) -> Trait:
-    hit = workload.sharing.hit_rate_tokens
-    shared = None if hit is None else hit * workload.lengths.prompt.mean
+    hit, prompt = workload.sharing.hit_rate_tokens, workload.lengths.prompt
+    shared = None if hit is None or prompt is None else hit * prompt.mean
     return Trait(
         name="long shared prompts",
         strength=_all(_rise(hit, SHARED_HIT), _rise(shared, SHARED_TOKENS)),
@@ -75,8 +75,8 @@ def _shared_prompts(workload: Workload) -> Trait:
 def _independent_outputs(workload: Workload) -> Trait:
     hit = workload.sharing.hit_rate_tokens
     output = workload.lengths.output.mean if workload.lengths.output else None
-    prompt = max(1.0, _uncached_mean(workload))
-    ratio = None if output is None else output / prompt
+    prompt = _uncached_mean(workload)
+    ratio = None if output is None or prompt is None else output / max(1.0, prompt)
     independent = None if hit is None else 1 - hit
     return Trait(
         name="long independent outputs",
@@ -87,8 +87,9 @@ def _independent_outputs(workload: Workload) -> Trait:
 
 def _long_beside_streams(workload: Workload, tpot_s: float | None) -> Trait:
     uncached, rate = workload.uncached_prompt, workload.arrivals.rate_rps
+    whole_p90 = workload.lengths.prompt.p90 if workload.lengths.prompt else None
     # Without block ids nothing is known to be cached: the whole prompt is the upper bound.
-    p90 = uncached.p90 if uncached else workload.lengths.prompt.p90
+    p90 = uncached.p90 if uncached else whole_p90
     output = workload.lengths.output.mean if workload.lengths.output else None
     streams = None if rate is None or output is None else rate * output * (tpot_s or STREAM_TPOT_S)
     return Trait(
@@ -96,7 +97,7 @@ def _long_beside_streams(workload: Workload, tpot_s: float | None) -> Trait:
         strength=_all(_rise(p90, LONG_PROMPT), _rise(streams, STREAMS)),
         evidence={
             "uncached_prompt_p90": uncached.p90 if uncached else None,
-            "prompt_p90": workload.lengths.prompt.p90,
+            "prompt_p90": whole_p90,
             "streams_mean": streams,
         },
     )
@@ -124,7 +125,9 @@ def _few_or_offline(gpus: int | None, offline: bool) -> Trait:
 def _low_or_spiky(workload: Workload) -> Trait:
     arrivals, lengths = workload.arrivals, workload.lengths
     output = lengths.output.mean if lengths.output else 0.0
-    rate = None if arrivals.rate_rps is None else arrivals.rate_rps * (lengths.prompt.mean + output)
+    rate = None
+    if arrivals.rate_rps is not None and lengths.prompt is not None:
+        rate = arrivals.rate_rps * (lengths.prompt.mean + output)
     window = "10" if TICKS_PER_WINDOW * (arrivals.tick_s or 0.0) <= 10 else "60"
     spread = arrivals.dispersion[window]
     signs = [s for s in (_rise(rate, LOW_TOKEN_RATE), _rise(spread, SPIKY_DISPERSION)) if s is not None]
@@ -139,8 +142,9 @@ def _low_or_spiky(workload: Workload) -> Trait:
     )
 
 
-def _uncached_mean(workload: Workload) -> float:
-    return workload.uncached_prompt.mean if workload.uncached_prompt else workload.lengths.prompt.mean
+def _uncached_mean(workload: Workload) -> float | None:
+    lengths = workload.uncached_prompt or workload.lengths.prompt
+    return None if lengths is None else lengths.mean
 
 
 def _rise(value: float | None, bounds: tuple[float, float]) -> float | None:

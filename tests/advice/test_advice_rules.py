@@ -20,6 +20,7 @@ from advisor.advice.rules import (
     risks,
     split,
 )
+from advisor.workload.model import Cap, PromptLayout, Regime
 
 # Rule, arguments that fire it, the verdict, and changes each of which silences it.
 Case = tuple[str, Callable[..., Finding | None], dict[str, Any], str, list[dict[str, Any]]]
@@ -27,6 +28,27 @@ ORDER = {
     "hit_fcfs": 0.5, "hit_optimal": 0.6, "queue": 10, "kv_tokens": 9000, "longest_request": 9000,
     "ttft_target": False,
 }  # fmt: skip
+
+
+LAYOUT = PromptLayout(
+    requests=9,
+    first_requests=9,
+    unit="tokens",
+    leading=10,
+    trailing=64,
+    shared_behind=64,
+    hit_rate=0.4,
+    any_position_share=0.6,
+    hit_rate_reordered=0.41,
+    examples=(),
+)
+
+
+def regime(rate_rps: float) -> Regime:
+    """An hour at a rate."""
+    return Regime(start_s=0.0, end_s=3600.0, requests=round(3600 * rate_rps), rate_rps=rate_rps)
+
+
 CASES: list[Case] = [
     (
         "ADV102",
@@ -106,11 +128,37 @@ CASES: list[Case] = [
     ),
     ("ADV404", capacity.too_long, {"longest_prompt": 8193, "max_len": 8192}, "do", [{"longest_prompt": 8192}]),
     (
+        "ADV405",
+        capacity.dominant_client,
+        {"clients": 2, "request_share": 0.26, "token_share": None},
+        "check",
+        [{"request_share": 0.25}, {"clients": 1}],
+    ),
+    (
+        "ADV405",
+        capacity.dominant_client,
+        {"clients": 200, "request_share": 0.01, "token_share": 0.26},
+        "check",
+        [{"token_share": 0.25}],
+    ),
+    (
         "ADV501",
         prompts.stable_first,
         {"any_position_share": 0.6, "hit_unlimited": 0.4},
         "do",
         [{"any_position_share": 0.5}],
+    ),
+    (
+        "ADV502",
+        lambda **changes: prompts.fixed_behind(LAYOUT.model_copy(update=changes)),
+        {"shared_behind": 64},
+        "do",
+        [
+            {"shared_behind": 63},
+            {"leading": 100},
+            {"hit_rate_reordered": 0.4},
+            {"unit": "bytes"},
+        ],
     ),
     (
         "ADV601",
@@ -132,6 +180,34 @@ CASES: list[Case] = [
         [{"tick_s": None}],
     ),
     ("ADV903", data_quality.no_sharing, {"known": False}, "check", [{"known": True}]),
+    (
+        "ADV905",
+        data_quality.incomplete,
+        {"unexplained_share": 0.031, "cached_share": 0.4, "hit_unlimited": 0.2},
+        "check",
+        [{"unexplained_share": 0.03}, {"unexplained_share": None}],
+    ),
+    (
+        "ADV906",
+        data_quality.capped,
+        {"caps": (Cap(at=500, share=0.2), Cap(at=7435, share=0.01)), "longest": 7437.0, "median": 1469.0},
+        "check",
+        [{"longest": 7438.0}, {"median": 7433.0}, {"caps": ()}, {"longest": None, "median": None}],
+    ),
+    (
+        "ADV907",
+        data_quality.changing_rate,
+        {"regimes": (regime(1.0), regime(2.0)), "mean_rps": 1.59},
+        "check",
+        [{"mean_rps": 1.6}, {"regimes": (regime(2.0),)}, {"mean_rps": None}],
+    ),
+    (
+        "ADV908",
+        data_quality.idle_time,
+        {"idle_share": 0.24, "requests_per_window": 2.0},  # Poisson: exp(-2) = 0.135
+        "check",
+        [{"idle_share": 0.23}, {"requests_per_window": 1.9}],
+    ),
     ("ADV904", data_quality.no_outputs, {"known": False}, "check", [{"known": True}]),
 ]
 

@@ -45,9 +45,9 @@ def read_lines(folder: Path, rows: Iterable[object], **keywords: Any) -> Trace:
 
 
 def accounted(trace: Trace) -> bool:
-    """Whether every line became a request or was counted as skipped."""
+    """Whether every item of the lines became a request or was counted as skipped."""
     assert trace.info is not None
-    return trace.info.lines == len(trace) + sum(trace.info.skipped.values())
+    return trace.info.items == len(trace) + sum(trace.info.skipped.values())
 
 
 def token_hit_rate(trace: Trace) -> float:

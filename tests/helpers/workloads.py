@@ -8,6 +8,7 @@ from advisor.workload.model import (
     Arrivals,
     CapacityPoint,
     Distribution,
+    Latency,
     Lengths,
     Sharing,
     Workload,
@@ -24,7 +25,8 @@ def sharing(hit: float | None, curve: tuple[tuple[int, float], ...] = (), **valu
     """Sharing at a token hit rate, blocks of 16; `curve` holds (tokens, hit rate)."""
     points = tuple(CapacityPoint(tokens=t, hit_rate_tokens=h, hit_rate_blocks=h) for t, h in curve)
     fields: dict[str, Any] = dict.fromkeys(Sharing.model_fields)
-    fields |= {"block_size": 16, "top_prefixes": (), "capacity_curve": points}
+    fields |= {"block_size": 16, "known_share": 1.0 if hit is not None else 0.0}
+    fields |= {"top_prefixes": (), "capacity_curve": points, "cache_life": (), "window_curve": ()}
     return Sharing(**(fields | {"hit_rate_tokens": hit, "hit_rate_blocks": hit} | values))
 
 
@@ -66,6 +68,7 @@ def workload(
             gamma_shape=1.0,
             on_off_share=0.0,
         ),
+        latency=Latency(ttft_s=None, tpot_s=None, e2e_s=None),
         sharing=sharing(hit, curve, any_position_share=any_position_share, hit_rate_optimal=hit_optimal),
         uncached_prompt=uncached,
         classes=(),

@@ -105,7 +105,6 @@ def test_missing_and_empty(tmp_path: Path) -> None:
     [
         (b'{"ts": 1700000000, "prompt_', "invalid JSON"),  # half-written
         (b'{"ts": 1700000000, "prompt_tokens": 5, "x": "\xff\xfe"}', "invalid UTF-8"),
-        (b'{"ts": 1700000000} {"ts": 1700000001}', "several JSON values on one line"),
         (b'[{"ts": 1700000000}]', "not a JSON object"),
         (b'"text"', "not a JSON object"),
         (b'{"a":' * 20_000, "JSON nested too deeply"),
@@ -204,3 +203,12 @@ def test_a_document_too_large_to_hold_is_refused(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(InputError, match="no usable") as caught:
         read([path])
     assert "JSON lines have no limit" in str(caught.value.why)
+
+
+def test_values_one_after_another_on_a_line(tmp_path: Path) -> None:
+    # `vllm bench serve --append-result` writes objects without a line between them.
+    both = json.dumps({"ts": 1_700_000_000, "prompt_tokens": 5}) * 2
+    trace = read_lines(tmp_path, [GOOD[0], both, both + '"x"', GOOD[1]])
+    assert trace.info is not None
+    assert (len(trace), trace.info.lines, trace.info.items) == (6, 4, 7)
+    assert skipped(trace) == {"not a JSON object": 1}

@@ -1,147 +1,157 @@
-"""Damaged logs never crash the reader, and every line that is lost is counted."""
+"""Damaged logs never crash the reader, and every item that is lost is counted: mutated lines in all formats.
+
+The seeds are what the writers of `logs.writers` make of generated traffic and, where it is there, the example
+files of ../shared. A failure names its case; `spoiled(case)` gives the file again, byte for byte.
+"""
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
 import random
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
+import numpy as np
 import pytest
+from helpers.damage import Spoiler, spoil_file
 from helpers.logs import WordEncoder, accounted
+from helpers.traffic import make_calls
+from logs import writers
 
 from advisor.logs.options import ReadOptions
 from advisor.logs.read import read
 from advisor.logs.save import save
+from advisor.logs.trace import Trace
+from advisor.workload.measure import measure
 from engine.errors import InputError
 
-Mutation = Callable[[bytes, random.Random], bytes]
-
-_VALUES: list[bytes] = [
-    b"null", b"NaN", b"-Infinity", b"1e400", b"-1", b"true", b"[]", b"{}", b'""', b'"\\ud800"', b'"x"', b"0",
-    b"1e30", b"18446744073709551616", b"9" * 400, b'"2026-13-45"', b'"9999-12-31T23:59:59.9999999Z"',
-    b"[[[[1]]]]",
-    b'[{"role": 3, "content": {"a": []}}]', b'{"messages": [null]}', b"[1, -2]", b'["a", "b"]',
-]  # fmt: skip
+SHARES = (0.05, 0.3, 1.0)  # of the lines of a file
+WHOLE_FILE = 0.25  # of the files are damaged as a whole too
+QUICK_LINES, ALL_LINES = 9_000, 100_000
+EXAMPLES = Path(__file__).resolve().parents[3] / "shared" / "traces" / "format-examples"
 
 
-def _replace_value(line: bytes, rng: random.Random) -> bytes:
+class Case(NamedTuple):
+    """Everything that makes a damaged file."""
+
+    log: str
+    round: int
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[bytes]]:
+    return clean_logs(tmp_path_factory.mktemp("clean"))
+
+
+def clean_logs(folder: Path) -> dict[str, list[bytes]]:
+    """Undamaged logs by name: their lines, a JSON document being one."""
+    contents: dict[str, bytes] = {}
+    for module in pkgutil.iter_modules(writers.__path__):
+        path = folder / module.name
+        importlib.import_module(f"logs.writers.{module.name}").write(make_calls(12), path)
+        contents[module.name] = path.read_bytes()
+    if EXAMPLES.is_dir():
+        contents |= {f"example {path.name}": path.read_bytes() for path in sorted(EXAMPLES.iterdir())}
+    return {name: _lines(content) for name, content in contents.items()}
+
+
+def _lines(content: bytes) -> list[bytes]:
+    if content[:2] in (b"{\n", b"[\n", b"[{"):
+        return [json.dumps(json.loads(content)).encode()]
+    return content.splitlines()
+
+
+def spoiled(case: Case, logs: Mapping[str, list[bytes]]) -> tuple[bytes, int]:
+    """The file of a case, and how many of its lines were damaged."""
+    rng = random.Random(f"{case.log} {case.round}")
+    other = logs[rng.choice(sorted(logs))]
+    spoiler = Spoiler(rng, other)
+    share = rng.choice(SHARES)
+    lines = [spoiler.line(line) if rng.random() < share else line for line in logs[case.log]]
+    mutated = sum(line != clean for line, clean in zip(lines, logs[case.log], strict=True))
+    content = b"\n".join(lines)
+    if rng.random() < WHOLE_FILE:
+        content = spoil_file(content, rng, b"\n".join(other))
+    return content, mutated
+
+
+def cases(logs: Mapping[str, list[bytes]], first_round: int) -> Iterator[Case]:
+    """Cases without end, every log in turn."""
+    round_ = first_round
+    while True:
+        yield from (Case(name, round_) for name in logs)
+        round_ += 1
+
+
+def check(path: Path) -> None:
+    """Read a log, and whatever comes of it: measured, saved, read again."""
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return line
-    if not isinstance(row, dict) or not row:
-        return line
-    name = rng.choice(list(row))
-    rest = {key: value for key, value in row.items() if key != name}
-    return json.dumps(rest).encode()[:-1].rstrip(b"{") + b"".join(
-        [b"{" if not rest else b", ", json.dumps(name).encode(), b": ", rng.choice(_VALUES), b"}"]
-    )
+        trace = read([path], options=ReadOptions(block_size=4), tokenizer=WordEncoder())
+    except InputError as error:
+        assert error.hint
+        return
+    check_trace(trace)
+    measure(largest_model(trace))
+    if len(trace):
+        copy = path.with_name("trace.jsonl")
+        save(trace, copy)
+        again = read([copy])
+        assert again.prompt_tokens.tolist() == trace.prompt_tokens.tolist()
+        assert (again.blocks is None) == (trace.blocks is None)
 
 
-def _flip(line: bytes, rng: random.Random) -> bytes:
-    damaged = bytearray(line)
-    for _ in range(rng.randrange(1, 4)):
-        damaged[rng.randrange(len(damaged))] = rng.randrange(256)
-    return bytes(damaged)
+def check_trace(trace: Trace) -> None:
+    """What holds of every Trace, whatever was read."""
+    assert accounted(trace)
+    assert trace.info is not None
+    assert all(count > 0 and len(reason) < 80 for reason, count in trace.info.skipped.items())
+    assert len(trace.info.skipped) < 30
+    known = trace.arrival_s[~np.isnan(trace.arrival_s)]
+    assert len(known) in (0, len(trace))
+    assert (np.diff(known) >= 0).all()
+    assert not len(known) or known[0] == 0
+    assert (trace.prompt_tokens != 0).all()
+    for column in (trace.prompt_tokens, trace.output_tokens, trace.cached_tokens):
+        assert column is None or ((column >= -1) & (column <= 2 * 10**9)).all()
+    for seconds in (trace.ttft_s, trace.e2e_s, trace.think_s):
+        assert seconds is None or (np.isnan(seconds) | (np.isfinite(seconds) & (seconds >= 0))).all()
+    if trace.blocks is not None:
+        ids, starts = trace.blocks.ids, trace.blocks.starts
+        assert (starts[0], starts[-1], len(starts)) == (0, len(ids), len(trace) + 1)
+        assert len(ids) == 0 or (ids.min() == 0 and ids.max() < len(ids))
 
 
-MUTATIONS: list[Mutation] = [
-    _replace_value,
-    _replace_value,
-    _flip,
-    lambda line, rng: line[: rng.randrange(len(line))],
-    lambda line, rng: line[rng.randrange(len(line)) :],
-    lambda line, _: line + line,
-    lambda line, _: b"\xef\xbb\xbf" + line,
-    lambda line, _: line + b"\r",
-    lambda line, rng: line.replace(b",", b"\x00", rng.randrange(1, 3)),
-    lambda line, rng: b"[" * rng.randrange(1, 10_000) + line,
-    lambda line, rng: b'{"a":' * rng.randrange(1, 10_000) + line,
-    lambda line, rng: line.replace(b'"', b"", rng.randrange(1, 3)),
-    lambda line, rng: b"".join(rng.sample([line[i : i + 7] for i in range(0, len(line), 7)], len(line) // 7)),
-]
+def largest_model(trace: Trace) -> Trace:
+    """The rows of one model, which is what can be measured."""
+    if trace.model is None:
+        return trace
+    codes, counts = np.unique(trace.model.codes, return_counts=True)
+    return trace.take(np.flatnonzero(trace.model.codes == codes[np.argmax(counts)]))
 
 
-def _requests(kind: str) -> list[Any]:
-    now = 1_700_000_000
-    messages = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "hello there"}]
-    if kind == "mooncake":
-        return [
-            {"timestamp": i * 3000, "input_length": 600 + i, "output_length": 5, "hash_ids": [0, i]}
-            for i in range(40)
-        ]
-    if kind == "lmcache":
-        return [
-            {"timestamp": (now + i) * 10**6, "input": f"a b {i}", "output": "c d", "session_id": f"s{i % 5}"}
-            for i in range(40)
-        ]
-    if kind == "openai":
-        return [
-            {
-                "ts": now + i,
-                "request": {"model": "m", "messages": messages},
-                "response": {"usage": {"output_tokens": 2}},
-            }
-            for i in range(40)
-        ]
-    return [
-        {"ts": now + i, "prompt_tokens": 5, "completion_tokens": 2, "status": 200, "ttft": 0.2}
-        for i in range(40)
-    ]
-
-
-def _damaged(lines: list[bytes], rng: random.Random, share: float) -> list[bytes]:
-    return [rng.choice(MUTATIONS)(line, rng) if rng.random() < share else line for line in lines]
-
-
-@pytest.mark.parametrize("kind", ["mooncake", "lmcache", "openai", "generic"])
-def test_damaged_lines(tmp_path: Path, kind: str) -> None:
-    clean = [json.dumps(row).encode() for row in _requests(kind)]
-    for seed in range(40):  # 1,600 lines of each kind
-        rng = random.Random(seed)
-        path = tmp_path / "log"
-        path.write_bytes(b"\n".join(_damaged(clean, rng, rng.choice([0.1, 0.5, 1.0]))))
+def fuzz(logs: Mapping[str, list[bytes]], folder: Path, lines: int, first_round: int) -> None:
+    """Damage and read until so many lines were mutated."""
+    path = folder / "log"
+    total = 0
+    for case in cases(logs, first_round):
+        content, mutated = spoiled(case, logs)
+        path.write_bytes(content)
         try:
-            trace = read([path], options=ReadOptions(block_size=1), tokenizer=WordEncoder())
-        except InputError:
-            continue
-        assert accounted(trace), seed
-        assert (trace.prompt_tokens > 0).all()
-        assert (trace.arrival_s >= 0).all()
-        save(trace, tmp_path / "trace")
-        assert len(read([tmp_path / "trace"])) == len(trace)
+            check(path)
+        except Exception as error:
+            raise AssertionError(f"{case} breaks the reader") from error
+        total += mutated
+        if total >= lines:
+            return
 
 
-def test_damaged_csv(tmp_path: Path) -> None:
-    clean = [
-        b"ts,prompt_tokens,completion_tokens,note",
-        *(b"%d,%d,2,x" % (1_700_000_000 + i, i + 1) for i in range(40)),
-    ]
-    for seed in range(100):
-        rng = random.Random(seed)
-        path = tmp_path / "log.csv"
-        path.write_bytes(b"\n".join(clean[:1] + _damaged(clean[1:], rng, 0.3)))
-        try:
-            trace = read([path])
-        except InputError:
-            continue
-        assert accounted(trace), seed
+def test_damaged_logs_of_every_format(logs: dict[str, list[bytes]], tmp_path: Path) -> None:
+    fuzz(logs, tmp_path, QUICK_LINES, first_round=0)
 
 
-def test_undamaged_rows_are_never_lost(tmp_path: Path) -> None:
-    clean = [json.dumps(row).encode() for row in _requests("generic")]
-    for seed in range(40):
-        rng = random.Random(seed)
-        lines = [
-            line for row in clean for line in (row, rng.choice(MUTATIONS)(row.replace(b"1700", b"1600"), rng))
-        ]
-        path = tmp_path / "log"
-        path.write_bytes(b"\n".join(lines))
-        trace = read([path], options=ReadOptions(since="1690000000"))
-        assert set(range(40)) <= set(np_round(trace.arrival_s)), seed
-
-
-def np_round(column: Any) -> list[int]:
-    return [round(value) for value in column.tolist()]
+@pytest.mark.slow
+def test_a_hundred_thousand_damaged_lines(logs: dict[str, list[bytes]], tmp_path: Path) -> None:
+    fuzz(logs, tmp_path, ALL_LINES, first_round=1000)

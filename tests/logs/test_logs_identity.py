@@ -28,7 +28,7 @@ def build(
         record = Record(arrival_ns=arrival, prompt_tokens=len(tokens), model=model)
         columns.add(record, index.add(model, tokens))
     index.check_invariants()
-    trace = columns.finish(Basis(clock=None, arrival=""), index)
+    trace = columns.finish(Basis(clock=None, arrival=""), index)[0]
     assert trace.blocks is not None
     assert trace.novel_tokens is not None
     order = np.argsort(arrivals, kind="stable").tolist()

@@ -120,7 +120,8 @@ def test_messages_that_the_template_refuses_are_counted(tmp_path: Path) -> None:
     rows = [{"ts": NOW, "messages": MESSAGES}, {"ts": NOW, "messages": [{"role": "pirate", "content": "arr"}]}]
     trace = read_lines(tmp_path, rows, tokenizer=WordEncoder())
     assert trace.info is not None
-    assert trace.info.skipped == {"messages that the chat template refuses": 1}
+    assert trace.prompt_tokens.tolist() == [TOKENS, -1]
+    assert "prompts without block ids, because the chat template refuses them: 1" in trace.info.notes
 
 
 def test_refused_messages_with_a_logged_length_keep_it(tmp_path: Path) -> None:
@@ -138,8 +139,7 @@ def test_without_a_tokenizer_only_sharing_is_unknown(tmp_path: Path) -> None:
     ]
     trace = read_lines(tmp_path, rows)
     assert trace.info is not None
-    assert (trace.prompt_tokens.tolist(), trace.blocks) == ([12], None)
-    assert trace.info.skipped == {"no prompt length without a tokenizer": 1}
+    assert (trace.prompt_tokens.tolist(), trace.blocks) == ([12, -1], None)
     assert [entry.path for entry in trace.unknown] == ["sharing"]
 
 

@@ -15,7 +15,7 @@ from helpers.logs import WordEncoder, read_lines, token_hit_rate
 from advisor.logs.options import ReadOptions
 from advisor.logs.read import read
 from advisor.logs.save import save
-from advisor.logs.trace import Labels, Trace
+from advisor.logs.trace import Blocks, Labels, Trace
 
 _COLUMNS = (
     "arrival_s", "prompt_tokens", "output_tokens", "novel_tokens", "parent", "think_s", "cached_tokens",
@@ -119,3 +119,30 @@ def test_only_the_owner_reads_it_and_no_part_is_left(tmp_path: Path) -> None:
     save(read_lines(tmp_path, [{"prompt_tokens": 5}]), tmp_path / "out.jsonl")
     assert stat.S_IMODE((tmp_path / "out.jsonl").stat().st_mode) == 0o600
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.jsonl", "out.jsonl"]
+
+
+def test_totals_survive(shared: Path, tmp_path: Path) -> None:
+    """A log of sums: OpenAI's usage buckets."""
+    trace = read([shared / "traces/format-examples/openai_usage_completions.json"])
+    assert trace.totals is not None
+    assert len(trace) == 0
+    save(trace, tmp_path / "trace.jsonl")
+    assert read([tmp_path / "trace.jsonl"]).totals == trace.totals
+
+
+def test_what_is_unknown_stays_unknown(tmp_path: Path) -> None:
+    """A length and a prompt that the log does not show are neither 0 nor empty when read again."""
+    trace = Trace(
+        arrival_s=np.array([0.0, 1.0, 2.0]),
+        prompt_tokens=np.array([40, -1, 40]),
+        output_tokens=np.array([1, 2, -1]),
+        blocks=Blocks(
+            16, np.array([0, 1]), np.array([0, 2, 2, 2]), "floor", known=np.array([True, False, True])
+        ),
+    )
+    save(trace, tmp_path / "trace.jsonl")
+    again = read([tmp_path / "trace.jsonl"])
+    assert_same(trace, again)
+    assert again.blocks is not None
+    assert again.blocks.known is not None
+    assert again.blocks.known.tolist() == [True, False, True]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.logs.trace import Blocks, Labels, Trace
@@ -48,6 +48,7 @@ def test_a_log_without_the_label_is_an_error_with_a_hint() -> None:
         isolate(trace_of([(0, [0])]), "session")
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 1), st.lists(st.integers(0, 3), max_size=4)), min_size=1, max_size=20))
 def test_equal_to_a_salt_in_the_ids(rows: list[tuple[int, list[int]]]) -> None:
     # Chained ids: the prefix itself, as a number in base 10, so that equal ids have equal prefixes.
@@ -57,3 +58,16 @@ def test_equal_to_a_salt_in_the_ids(rows: list[tuple[int, list[int]]]) -> None:
     got = measure(replace(isolate(trace_of(chained), "client"), unknown=())).sharing
     assert got.hit_rate_blocks == expected.hit_rate_blocks
     assert got.capacity_curve == expected.capacity_curve
+    # What the shared log says of a salt is what is left under one.
+    within = measure(trace_of(chained)).sharing.within_client
+    assert within == got.hit_rate_tokens
+
+
+def test_what_was_cached_without_isolation_says_nothing_about_it() -> None:
+    trace = replace(trace_of([(0, [0]), (1, [0])]), cached_tokens=np.array([0, 10]))
+    workload = measure(isolate(trace, "client"))
+    assert workload.sharing.cached_share is None
+    assert workload.sharing.unexplained_share is None
+    why = {entry.path: entry.why for entry in workload.unknown}
+    assert "within a client" in why["sharing.cached_share"]
+    assert "within a client" in why["sharing.unexplained_share"]

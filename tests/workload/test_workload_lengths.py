@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers.workload_traces import azure, make_trace, mooncake
 
+from advisor.logs.trace import Totals
 from advisor.workload.lengths import find_caps, measure_lengths
 from advisor.workload.model import Distribution
 
@@ -47,8 +48,9 @@ def test_cap_needs_one_percent_within_two_tokens():
 
 
 def test_one_length_is_one_cap():
-    (cap,) = find_caps(np.full(7, 512))
+    (cap,) = find_caps(np.full(10, 512))
     assert (cap.at, cap.share) == (512, 1.0)
+    assert find_caps(np.full(9, 512)) == ()  # no pile
 
 
 def test_unknown_outputs_are_left_out():
@@ -56,3 +58,24 @@ def test_unknown_outputs_are_left_out():
     assert lengths.output is not None
     assert lengths.output.mean == 6.0
     assert measure_lengths(make_trace([10, 20])).output is None
+
+
+def test_unknown_prompts_are_left_out():
+    lengths = measure_lengths(make_trace([10, -1, 30, -1] * 10, [1, 2, 3, 4] * 10))
+    assert lengths.prompt is not None
+    assert (lengths.prompt.mean, lengths.prompt.p50, lengths.prompt.max) == (20.0, 20.0, 30.0)
+    assert [(cap.at, cap.share) for cap in lengths.caps] == [(10, 0.5), (30, 0.5)]
+    assert measure_lengths(make_trace([-1, -1])).prompt is None
+
+
+def test_sums_give_a_mean_and_nothing_else():
+    totals = Totals("usage buckets", requests=8, prompt_tokens=1000, output_tokens=60)
+    lengths = measure_lengths(make_trace([], totals=totals))
+    assert lengths.prompt == Distribution(mean=125.0)
+    assert lengths.output == Distribution(mean=7.5)
+    assert lengths.caps == ()
+    assert measure_lengths(make_trace([], totals=Totals("usage buckets", prompt_tokens=1000))).prompt is None
+    # What requests say comes before what sums say.
+    both = measure_lengths(make_trace([10, 30], totals=totals))
+    assert both.prompt is not None
+    assert (both.prompt.mean, both.output) == (20.0, Distribution(mean=7.5))

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from helpers.workload_traces import azure, chain, make_labels, make_trace, mooncake
 
-from advisor.logs.trace import Unknown
+from advisor.logs.trace import Totals, Unknown
 from advisor.workload.measure import measure
 from advisor.workload.model import Workload
+from advisor.workload.traits import find_traits
 from engine.errors import InputError
 
 
@@ -29,6 +30,15 @@ def null_paths(workload: Workload) -> set[str]:
     return {{"model": "log.models", "span_s": "log.span_s"}.get(path, path) for path in paths}
 
 
+SUMS = Totals(
+    "usage buckets",
+    requests=100,
+    prompt_tokens=5000,
+    output_tokens=700,
+    cached_tokens=1000,
+    span_s=3600.0,
+    model="m",
+)
 ODD = {
     "one request": make_trace([100], [10]),
     "no times": make_trace([100, 200], [10, 20], arrivals=[np.nan, np.nan]),
@@ -37,6 +47,13 @@ ODD = {
     "no outputs": make_trace([100] * 50, blocks=[[0]] * 50, size=100),
     "no tokens": make_trace([0, 0], [0, 0], blocks=[[], []], size=16),
     "no tokens in its blocks": make_trace([0, 0], [0, 0], blocks=[[0], [0]], size=16),
+    "no prompt lengths": make_trace([-1, -1], [10, 20]),
+    "some prompt lengths": make_trace([-1, 100, 200], [10, 20, 30], blocks=[[0], [0], [0, 1]], size=100),
+    "no lengths at all": make_trace([-1] * 3),
+    "sums": make_trace([], totals=SUMS),
+    "sums of a few things": make_trace([], totals=Totals("engine statistics", cached_share=0.5)),
+    "sums beside requests": make_trace([-1, -1], [10, 20], totals=SUMS),
+    "no content": make_trace([9, 9], [1, 1], arrivals=[0.0, 0.0], cached_tokens=np.array([0, 4])),
     "one request with blocks": make_trace([100], [10], blocks=[[0, 1]], size=64, sessions=["a"]),
 }
 
@@ -75,11 +92,63 @@ def test_reasons_fit_the_trace(shared: Path):
     assert next(e for e in minute.unknown if e.path == "arrivals.peak_rps.60").how_to_get.endswith("60 s")
 
 
+def test_sums_give_means_rate_and_cached_share():
+    workload = measure(ODD["sums"])
+    assert (workload.model, workload.requests, workload.span_s) == ("m", 100, 3600.0)
+    assert (workload.arrivals.rate_rps, workload.sharing.cached_share) == (100 / 3600, 0.2)
+    assert workload.lengths.prompt is not None
+    assert workload.lengths.output is not None
+    assert (workload.lengths.prompt.mean, workload.lengths.output.mean) == (50.0, 7.0)
+    values = workload.model_dump(exclude={"unknown", "model", "requests", "span_s", "lengths"})
+    values["arrivals"].pop("rate_rps")
+    values["sharing"].pop("cached_share")
+
+    def known(value: Any) -> bool:
+        return any(map(known, value.values())) if isinstance(value, dict) else value not in (None, (), [])
+
+    assert not known(values)
+    reasons = {entry.why for entry in workload.unknown if entry.path != "log.models"}
+    assert reasons == {"the log holds sums, not requests"}
+
+
+def test_a_log_of_nothing_is_an_error_and_sums_without_a_count_are_none():
+    with pytest.raises(InputError):
+        measure(make_trace([]))
+    workload = measure(ODD["sums of a few things"])
+    assert workload.requests is None
+    assert "requests" in {entry.path for entry in workload.unknown}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_no_number_is_made_of_unknown_lengths(name: str):
+    """No -1 and nothing that a -1 or a 0 in its place would pull down."""
+    workload, trace = measure(ODD[name]), ODD[name]
+    text = workload.model_dump_json(exclude={"unknown"})
+    assert ":-" not in text
+    if np.any(trace.prompt_tokens >= 0):
+        assert workload.lengths.prompt is not None
+        assert workload.lengths.prompt.mean == trace.prompt_tokens[trace.prompt_tokens >= 0].mean()
+    for found in workload.classes:
+        assert found.prompt_p50 in trace.prompt_tokens or found.prompt_p50 == 150
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_traits_need_no_length_of_each_request(name: str):
+    traits = {trait.name: trait for trait in find_traits(measure(ODD[name]))}
+    if measure(ODD[name]).lengths.prompt is None:
+        assert traits["long prompts beside streaming users"].evidence["prompt_p90"] is None
+        assert traits["low or spiky volume"].evidence["tokens_per_s"] is None
+        assert traits["long shared prompts"].strength is None
+
+
 def test_the_readers_reason_stands():
     told = Unknown("lengths.output", "the column is empty", "--map output=tokens_out")
     workload = measure(make_trace([1, 2], unknown=(told,)))
     (entry,) = [entry for entry in workload.unknown if entry.path == "lengths.output"]
     assert (entry.why, entry.how_to_get) == (told.why, told.how_to_get)
+    of_sums = measure(make_trace([1, 2], unknown=(told,), totals=SUMS))  # the mean is known, not the rest of it
+    whys = {entry.path: entry.why for entry in of_sums.unknown if entry.path.startswith("lengths.output")}
+    assert whys == dict.fromkeys([f"lengths.output.{name}" for name in ("p50", "p90", "p99", "max")], told.why)
     elsewhere = Unknown("log.prefix_basis", "no field names the tenant", "--map client=FIELD")
     assert "log.prefix_basis" in {e.path for e in measure(make_trace([1], unknown=(elsewhere,))).unknown}
 

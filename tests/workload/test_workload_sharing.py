@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.workload_traces import chain, make_trace, mooncake
+from helpers.workload_traces import chain, make_labels, make_trace, mooncake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.logs.read import read
 from advisor.logs.trace import Trace
+from advisor.workload.measure import measure
 from advisor.workload.model import Sharing
 from advisor.workload.sharing import measure_sharing
 
@@ -34,7 +36,6 @@ def test_mooncake(shared: Path):
     first = sharing.top_prefixes[0]
     assert (first.tokens, first.requests) == (512, 12_031)
     assert first.hit_share == pytest.approx(12_030 / 105_710, abs=1e-4)
-    assert len(sharing.top_prefixes) == 10
     assert measured.uncached_tokens is not None
     assert measured.uncached_tokens.mean() == pytest.approx(12_035.061 * (1 - 0.373624), abs=0.02)
 
@@ -139,6 +140,78 @@ def test_nested_prefixes_share_the_hits():
         (32, 4, 0.5),
         (80, 3, 0.5),
     ]
+
+
+def test_top_prefixes_hold_the_ten_best_by_hit_tokens_and_by_requests():
+    # 12 documents of 100 blocks asked about twice: 100 hits each. 12 greetings of 1 block said 5 times: 4 each.
+    documents = [[n] * 100 + [1000 + turn] for n in range(12) for turn in (0, 1)]
+    greetings = [[100 + n, 2000 + turn] for n in range(12) for turn in range(5)]
+    paths = chain(documents + greetings)
+    top = sharing_of(make_trace([len(path) for path in paths], blocks=paths)).top_prefixes
+    assert [(prefix.tokens, prefix.requests) for prefix in top] == [(100, 2)] * 10 + [(1, 5)] * 10
+    assert [prefix.hit_share for prefix in top] == pytest.approx([100 / 1248] * 10 + [4 / 1248] * 10)
+
+
+def hidden(trace: Trace, known: list[bool]) -> Trace:
+    """The trace without the content of the requests that are not known."""
+    assert trace.blocks is not None
+    kept = np.flatnonzero(known)
+    counts = np.where(known, np.diff(trace.blocks.starts), 0)
+    starts = np.concatenate(([0], np.cumsum(counts)))
+    blocks = replace(trace.blocks, ids=trace.blocks.take(kept).ids, starts=starts, known=np.array(known))
+    return replace(trace, blocks=blocks)
+
+
+@settings(max_examples=200, deadline=None)
+@given(traces(), st.data())
+def test_requests_without_content_are_no_misses(trace: Trace, data: st.DataObject):
+    known = data.draw(st.lists(st.booleans(), min_size=len(trace), max_size=len(trace)))
+    measured = measure_sharing(hidden(trace, known), 0, ())
+    alone = measure_sharing(trace.take(np.flatnonzero(known)), 0, ())
+    about_all = {"known_share", "duplicates", "window_curve"}
+    assert measured.sharing.model_dump(exclude=about_all) == alone.sharing.model_dump(exclude=about_all)
+    if measured.uncached_tokens is None:
+        assert alone.uncached_tokens is None
+    else:
+        assert measured.uncached_tokens.tolist() == alone.uncached_tokens.tolist()
+    total = int(trace.prompt_tokens.sum())
+    if total:
+        assert measured.sharing.known_share == int(trace.prompt_tokens[known].sum()) / total
+
+
+def test_known_content_is_said_where_it_is_a_part():
+    trace = hidden(
+        make_trace([30, 10, 60], blocks=[[0, 1, 2], [3], [0, 1, 2, 4, 5, 6]], size=10), [True, False, True]
+    )
+    workload = measure(trace)
+    assert workload.sharing.known_share == 0.9
+    assert workload.sharing.hit_rate_tokens == 30 / 90
+    (entry,) = [entry for entry in workload.unknown if entry.path == "sharing.known_share"]
+    assert "10.0% of prompt tokens" in entry.why
+    assert "sharing.known_share" not in {entry.path for entry in measure(make_trace([1], blocks=[[0]])).unknown}
+
+
+def test_a_prompt_of_unknown_length_fills_the_cache_and_counts_for_nothing_else():
+    trace = make_trace([-1, 20, 20], blocks=[[0, 1], [0, 1], [2, 3]], size=10)
+    measured = measure_sharing(trace, 0, ())
+    assert measured.sharing.hit_rate_tokens == 20 / 40
+    assert measured.sharing.hit_rate_blocks == 2 / 6
+    assert measured.sharing.known_share == 1.0
+    assert measured.uncached_tokens is not None
+    assert measured.uncached_tokens.tolist() == [0, 20]
+
+
+def test_sharing_by_client_is_that_by_session_with_other_labels():
+    paths = chain([[0, 1], [0, 1], [0, 1], [0, 2]])
+    trace = make_trace([20] * 4, blocks=paths, size=10, client=make_labels(["a", "b", "a", ""]))
+    sharing = sharing_of(trace)
+    # 50 of 80 tokens hit; of those only the third request's 20 come from its own client.
+    assert (sharing.hit_rate_tokens, sharing.within_client, sharing.across_client) == (
+        50 / 80,
+        20 / 80,
+        30 / 80,
+    )
+    assert sharing.within_session is None
 
 
 def test_nothing_shared_is_zero_and_not_unknown():

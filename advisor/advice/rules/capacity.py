@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from advisor.advice.finding import Finding
+from advisor.advice.rules.risks import DRIFT
 from advisor.advice.rules.rule import Rule
 
 DISPERSION_10S = 4.0
@@ -35,6 +36,15 @@ TOO_LONG = Rule(
     "Some requests do not fit the model's context",
     "longest prompt > context",
     ("arithmetic",),
+)
+DOMINANT_CLIENT = Rule(
+    "ADV405",
+    "One client is so much of the traffic that the plan stands and falls with it",
+    "several clients, and one of them has more than 25 % of the requests or tokens",
+    (
+        "ServeGen, abstract: a few clients dominate",
+        "arithmetic: without it the rate moves by more than ADV802 allows",
+    ),
 )
 
 
@@ -96,4 +106,15 @@ def too_long(longest_prompt: float, max_len: int) -> Finding | None:
         "do",
         {"longest_prompt": longest_prompt, "max_len": max_len},
         next="choose a model with a longer context (--model), or replay with --fit lengths",
+    )
+
+
+def dominant_client(clients: int, request_share: float, token_share: float | None) -> Finding | None:
+    """Shares are those of the largest client; a log of one client alone says nothing about others."""
+    if clients < 2 or max(request_share, token_share or 0.0) <= DRIFT:
+        return None
+    return DOMINANT_CLIENT.found(
+        "check",
+        {"clients": clients, "request_share": request_share, "token_share": token_share},
+        next="advise analyze LOG --where client=NAME, to see it alone",
     )

@@ -56,15 +56,20 @@ QUEUE_ORDER = Rule(
 
 
 def prefix_caching(
-    hit: float | None, hit_unlimited: float | None, hit_optimal: float | None, prefill_share: float | None
+    hit: float | None,
+    hit_unlimited: float | None,
+    hit_optimal: float | None,
+    prefill_share: float | None,
+    hit_basis: str | None = None,
 ) -> Finding:
-    """Rule 1. Unknown values stay null in the evidence; caching is on all the same."""
+    """Rule 1. Unknown values stay null in the evidence; caching is on all the same. `hit_basis`: of `hit`."""
     known = hit if hit is not None else hit_unlimited
     saved = None if known is None or prefill_share is None else saved_time(prefill_share, known)
     return CACHING_ON.found(
         "do",
         {
             "hit_rate_tokens": hit,
+            "hit_rate_basis": hit_basis,
             "hit_rate_unlimited": hit_unlimited,
             "hit_rate_optimal": hit_optimal,
             "prefill_time_share": prefill_share,

@@ -39,5 +39,5 @@ def replan_when(uncached_mean: float, output_mean: float, rate_rps: float, hit: 
             "hit_rate_tokens": hit,
             "tolerance": DRIFT,
         },
-        next="advise analyze NEW_LOG",
+        next="advise analyze NEW_LOG --compare-to advise-out",
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from advisor.advice.finding import Evidence, Finding
+from advisor.workload.model import PromptPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class Rule:
         *,
         saving: str | None = None,
         next: str | None = None,  # noqa: A002 - the name in the JSON contract
+        examples: tuple[PromptPlace, ...] = (),
     ) -> Finding:
         """The finding of this rule; floats in the evidence are rounded to six significant digits."""
         rounded = {k: float(f"{v:.6g}") if isinstance(v, float) else v for k, v in evidence.items()}
@@ -35,4 +37,5 @@ class Rule:
             basis=self.basis,
             saving=saving,
             next=next,
+            examples=examples,
         )

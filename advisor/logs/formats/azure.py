@@ -6,29 +6,29 @@ whole seconds, no fraction; one reader takes both.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from advisor.logs.formats.base import Basis, as_count, mostly
+from advisor.logs.formats.base import Basis, Format, as_count, mostly
+from advisor.logs.formats.published import not_told
 from advisor.logs.options import ReadOptions
 from advisor.logs.record import Record, Row
 from advisor.logs.times import Clock, find_zone
 from advisor.logs.trace import Unknown
 
 
-class Azure:
+class Azure(Format):
     """`TIMESTAMP,ContextTokens,GeneratedTokens`."""
 
     name: ClassVar[str] = "azure"
-    cannot_tell: ClassVar[tuple[Unknown, ...]] = (
-        Unknown(
-            "sharing",
-            "Azure's traces hold no prompts and no block ids",
-            "log prompts, or block hashes, on your own service: docs/collecting-logs.md",
-        ),
+    fields: ClassVar[tuple[str, ...]] = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+    cannot_tell: ClassVar[tuple[Unknown, ...]] = not_told(
+        "Azure's traces", "sharing", "latency.ttft_s", "latency.e2e_s", "log.models", "clients", "sessions"
     )
 
     def __init__(self, sample: Sequence[Row], options: ReadOptions) -> None:
+        self.counts: Counter[str] = Counter()
         stamps = [row.get("TIMESTAMP") for row in sample]
         self._clock = Clock.of_sample(stamps, options.time_unit, find_zone(options.tz))
 

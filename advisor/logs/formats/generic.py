@@ -9,13 +9,16 @@ import contextlib
 import math
 import re
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from advisor.logs.chunks import chunk_of, unstream
 from advisor.logs.fields import ARRIVALS, E2ES, ENDS, TTFTS, Fields
-from advisor.logs.formats.base import Basis, as_count, as_label, mostly
+from advisor.logs.formats.base import Basis, Format, as_count, as_label, mostly
+from advisor.logs.operations import why_no_request
 from advisor.logs.options import TIME_UNITS, ReadOptions
-from advisor.logs.prompts import as_prompt, find_output, find_prompt
+from advisor.logs.prompts import as_prompt, find_output, find_prompt, history_elsewhere, parsed
 from advisor.logs.record import Record, Row, UnusableError
 from advisor.logs.times import Clock, as_number, find_zone
 from advisor.logs.trace import Unknown
@@ -25,19 +28,24 @@ _OK = frozenset((
     "length", "eos",
 ))  # fmt: skip
 _SHORT_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,40}")
-_OTHER_OPERATION = re.compile(
-    r"(^|[/._])a?(embeddings?|moderations?|rerank|health\w*|metrics|models|images|audio|speech|transcriptions?)(/|\?|$)"
-)
 _MILLISECONDS_FROM = 120.0  # a median latency above it, without a unit in the name, is in milliseconds
+_TEXTS = frozenset(("prompt", "input", "text", "messages", "output", "completion", "answer", "content"))
+_USAGE = 'send stream_options {"include_usage": true} and log the last chunk'
+NO_STREAM_USAGE = (
+    Unknown("lengths.prompt", "streamed answers were logged without their usage", _USAGE),
+    Unknown("lengths.output", "streamed answers were logged without their usage", _USAGE),
+)
 
 
-class Generic:
+class Generic(Format):
     """One request a row, under names that people commonly give."""
 
     name: ClassVar[str] = "generic"
-    cannot_tell: ClassVar[tuple[Unknown, ...]] = ()
+    fields: ClassVar[tuple[str, ...]] = ("timestamp", "prompt_tokens", "completion_tokens", "latency", "model")
+    cached_apart: ClassVar[bool] = False  # whether the format's prompt counts never include cached tokens
 
     def __init__(self, sample: Sequence[Row], options: ReadOptions) -> None:
+        self.counts: Counter[str] = Counter()
         self._fields = Fields(options.field_map)
         self._zone = find_zone(options.tz)
         found = [self._fields.find(row) for row in sample]
@@ -57,8 +65,6 @@ class Generic:
             for name, units in (("ttft", TTFTS), ("e2e", E2ES))
         }
         self._one_clock = self._clocks["arrival"].epoch == self._clocks["end"].epoch
-        self._cache_added = 0
-        self._prompts = 0
 
     @classmethod
     def detect(cls, sample: Sequence[Row]) -> bool:
@@ -67,51 +73,71 @@ class Generic:
 
     def parse(self, row: Row) -> Iterable[Record]:
         found = self._fields.find(row)
-        route = as_label(found.get("route"))
-        if route is not None and _OTHER_OPERATION.search(route.lower()):
-            raise UnusableError("other operation than generating text")
+        if "prompt_tokens" not in found and (whole := _unwrapped(row)) is not row:
+            row, found = whole, self._fields.find(whole)
+        route, model = as_label(found.get("route")), as_label(found.get("model"))
         status = read_status(found.get("status"), found.get("error"))
         prompt_tokens = as_count(found.get("prompt_tokens"), "prompt length")
         output_tokens = as_count(found.get("output_tokens"), "output length")
+        if (reason := why_no_request(found, route, model, output_tokens)) is not None:
+            raise UnusableError(reason)
         output_text = _output_text(row, found) if output_tokens < 0 else None
         failed = status not in (None, "ok") or prompt_tokens == 0
         if failed and output_tokens <= 0 and not output_text:
             raise UnusableError("failed request")
         prompt = as_prompt(found["prompt"]) if "prompt" in found else find_prompt(row)
-        self._prompts += prompt is not None
+        key = None if prompt is not None else self._stream(row, prompt_tokens)
+        self.counts["prompts"] += prompt is not None
         arrival, e2e = self._times(found)
         cached = as_count(found.get("cached_tokens"), "cached tokens")
         return (
             Record(
                 arrival_ns=arrival,
-                prompt_tokens=self._with_cache(found, prompt_tokens, cached),
+                prompt_tokens=self._with_cache(found, prompt_tokens, output_tokens, cached),
                 output_tokens=output_tokens,
                 cached_tokens=cached,
                 ttft_s=self._duration(found, "ttft"),
                 e2e_s=e2e,
                 prompt=prompt,
                 output_text=output_text,
-                model=as_label(found.get("model")),
+                model=model,
                 route=route,
                 client=as_label(found.get("client")),
                 session=as_label(found.get("session")),
                 status=status,
+                key=key,
             ),
         )
 
     def basis(self) -> Basis:
         clock = self._clocks[self._arrival] if self._arrival else None
-        notes = []
-        if self._cache_added:
-            notes.append(
-                f"rows that count cached tokens apart from the prompt, so they were added: {self._cache_added}"
-            )
         return Basis(
             clock=clock,
             arrival=self._arrival_basis(clock),
-            prefix="text of the prompts" if self._prompts else None,
-            notes=tuple(notes),
+            prefix="text of the prompts" if self.counts["prompts"] else None,
+            notes=tuple(self._notes()),
+            unknown=NO_STREAM_USAGE if self.counts["chunks"] and not self.counts["chunks with usage"] else (),
         )
+
+    def _notes(self) -> Iterable[str]:
+        if apart := self.counts["cached apart"]:
+            yield f"rows that count cached tokens apart from the prompt, so they were added: {apart}"
+        if chunks := self.counts["chunks"]:
+            yield f"rows that are chunks of streamed answers, joined by their id: {chunks}"
+        if elsewhere := self.counts["history elsewhere"]:
+            yield f"requests that continue a conversation kept by the server, so of unknown prompt: {elsewhere}"
+
+    def _stream(self, row: Row, prompt_tokens: int) -> str | None:
+        """The key of a row that is a chunk of a streamed answer. Raises UnusableError for one of no length."""
+        if (chunk := chunk_of(row)) is not None:
+            self.counts["chunks"] += 1
+            self.counts["chunks with usage"] += prompt_tokens >= 0
+            return str(chunk["id"])
+        if history_elsewhere(row):
+            self.counts["history elsewhere"] += 1
+        elif prompt_tokens < 0:
+            raise UnusableError("no prompt length")
+        return None
 
     def _times(self, found: Mapping[str, Any]) -> tuple[int | None, float]:
         """Arrival in nanoseconds and seconds until the end; each from the other two where need be."""
@@ -140,15 +166,25 @@ class Generic:
         number = as_number(found.get(name))
         return math.nan if number is None or number < 0 else number * self._seconds[name]
 
-    def _with_cache(self, found: Mapping[str, Any], prompt: int, cached: int) -> int:
-        """Prompt tokens with the cached ones: Anthropic's usage leaves them out, others count them."""
-        if prompt < 0 or cached < 0:
-            return prompt
+    def _with_cache(self, found: Mapping[str, Any], prompt: int, output: int, cached: int) -> int:
+        """Prompt tokens with the cached ones, where the row's count leaves them out.
+
+        It does where it is too small to hold them, where the total says so, or by the names: Anthropic's
+        `input_tokens` excludes what `cache_read_input_tokens` counts, OpenAI's `prompt_tokens` does not.
+        """
         written = as_count(found.get("cache_write"), "cached tokens")
-        if written < 0 and cached <= prompt:
+        kept = max(0, cached) + max(0, written)
+        if prompt < 0 or not kept:
             return prompt
-        self._cache_added += cached + max(0, written) > 0
-        return prompt + cached + max(0, written)
+        total = as_number(found.get("total_tokens"))
+        apart = (
+            self.cached_apart
+            or prompt < kept
+            or (output >= 0 and total == prompt + kept + output)
+            or ("counts_all" not in found and ("cache_write" in found or "counts_rest" in found))
+        )
+        self.counts["cached apart"] += apart
+        return prompt + kept if apart else prompt
 
 
 def read_status(status: object, error: object) -> str | None:
@@ -168,6 +204,14 @@ def read_status(status: object, error: object) -> str | None:
     if not isinstance(status, str):
         return None
     return "ok" if status.lower() in _OK else status if _SHORT_NAME.fullmatch(status) else "error"
+
+
+def _unwrapped(row: Row) -> Row:
+    """The row with bodies that were logged as JSON text as objects, and a streamed answer as one response."""
+    texts = [
+        name for name, value in row.items() if type(value) is str and value[:1] == "{" and name not in _TEXTS
+    ]
+    return unstream({**row, **{name: parsed(row[name]) for name in texts}} if texts else row)
 
 
 def _output_text(row: Row, found: Mapping[str, Any]) -> str | None:

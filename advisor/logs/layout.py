@@ -1,0 +1,242 @@
+"""Prompt layout: what prompts share elsewhere than at their start, and what moving it to the front would bring.
+
+Works on a sample of prompts whose text is still at hand. Prompts are cut into chunks where their own content
+says so, not at fixed positions: equal content gives equal chunks wherever it stands. Only numbers and places
+(file, line, character) leave; excerpts are made for the screen alone, on demand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from advisor.logs.trace import IntColumn
+
+Units = npt.NDArray[np.uint64]  # of prompts: token ids, or bytes
+STABLE_SHARES = (0.05, 0.25, 0.5, 0.9)  # of first requests that have a chunk: tried for what is moved (ours)
+LEAST_STABLE = 3  # first requests
+_WINDOW = 8  # units that decide whether a chunk ends
+_UNITS_PER_CHUNK = {"tokens": 8, "bytes": 32}  # on average: what is shared is missed by about two of them
+_MIX = np.uint64(0x9E3779B97F4A7C15)  # odd: 2^64 over the golden ratio
+_EXCERPT = 60  # characters on each side
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Sample:
+    """One prompt of the log, its content as text and as units, and where it stands."""
+
+    text: str
+    units: Sequence[int]  # token ids, or the bytes of the text
+    session: str | None
+    file: str
+    line: int
+
+    def __repr__(self) -> str:
+        return f"Sample(line {self.line})"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the prompts of two first requests part: `char` characters into the prompt at that line."""
+
+    file: str
+    line: int
+    char: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the sampled prompts share. Lengths are medians over neighbouring first requests of sessions."""
+
+    requests: int
+    first_requests: int
+    unit: str  # "tokens" or "bytes": of the lengths below
+    leading: int  # shared before the first difference
+    trailing: int  # shared at the end
+    shared_behind: int  # shared anywhere behind the first difference
+    hit_rate: float  # of the sample, by chunks: what the next two compare with
+    any_position_share: float  # content that an earlier request had at any position
+    hit_rate_reordered: float  # with what many first requests share moved to the front
+    examples: tuple[Place, ...]  # two neighbouring first requests, at their first difference
+    excerpts: tuple[str, ...] = field(default=(), repr=False, compare=False)  # for a terminal; never written
+
+
+def measure_layout(samples: Sequence[Sample], unit: str, *, excerpts: bool = False) -> Layout | None:
+    """The layout of prompts in order of arrival; None where fewer than two sessions begin in the sample."""
+    samples = [sample for sample in samples if len(sample.units)]
+    if len(samples) < 2:
+        return None
+    chunks = cut([np.asarray(sample.units, dtype=np.uint64) for sample in samples], _UNITS_PER_CHUNK[unit])
+    firsts = first_requests(samples, chunks)
+    if len(firsts) < 2:
+        return None
+    pairs = list(pairwise(firsts))
+    leading = [shared_start(samples[a].units, samples[b].units) for a, b in pairs]
+    trailing = [shared_start(samples[a].units[::-1], samples[b].units[::-1]) for a, b in pairs]
+    behind = [chunks.shared(b, a) - shared for (a, b), shared in zip(pairs, leading, strict=True)]
+    total = int(chunks.length.sum())
+    now = chunks.prefix_hits()
+    typical = pairs[int(np.argsort(trailing, kind="stable")[len(pairs) // 2])]
+    char = shared_start(samples[typical[0]].text, samples[typical[1]].text)
+    return Layout(
+        requests=len(samples),
+        first_requests=len(firsts),
+        unit=unit,
+        leading=int(np.median(leading)),
+        trailing=int(np.median(trailing)),
+        shared_behind=max(0, int(np.median(behind))),
+        hit_rate=now / total,
+        any_position_share=int(chunks.length[chunks.seen_before()].sum()) / total,
+        hit_rate_reordered=max(now, *(chunks.reordered(firsts, s).prefix_hits() for s in STABLE_SHARES))
+        / total,
+        examples=tuple(Place(samples[i].file, samples[i].line, char) for i in typical),
+        excerpts=tuple(_excerpt(samples[i].text, char) for i in typical) if excerpts else (),
+    )
+
+
+def shared_start(one: Sequence[object], other: Sequence[object]) -> int:
+    """How many leading items two sequences share."""
+    least = min(len(one), len(other))
+    low, high = 0, least
+    while low < high:  # slices compare in C
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """The chunks of all prompts, in order. Columns: [chunks]."""
+
+    row: IntColumn  # the prompt
+    content: Units  # hash of what is in it
+    length: IntColumn  # units
+
+    def seen_before(self) -> npt.NDArray[np.bool_]:
+        """Chunks whose content an earlier prompt had at any position."""
+        return _first_rows(self.content, self.row) < self.row
+
+    def prefix_hits(self) -> int:
+        """Units in leading chunks that an earlier prompt had too."""
+        chain = self._chain()
+        return int(self.length[_first_rows(chain, self.row) < self.row].sum())
+
+    def ends(self) -> tuple[Units, Units]:
+        """The chain hash of every prompt without its last chunk, and all chain hashes. [prompts], [chunks]"""
+        chain = self._chain()
+        last = np.flatnonzero(np.append(self.row[1:] != self.row[:-1], True))
+        alone = np.append(True, self.row[1:] != self.row[:-1])[last]
+        return np.where(alone, chain[last], chain[last - 1]), chain
+
+    def shared(self, row: int, other: int) -> int:
+        """Units of a prompt in chunks that another prompt has too."""
+        mine = self.row == row
+        return int(self.length[mine][np.isin(self.content[mine], self.content[self.row == other])].sum())
+
+    def reordered(self, firsts: Sequence[int], share: float) -> Chunks:
+        """The same prompts with what that share of first requests has in front, the most shared first."""
+        in_first = np.isin(self.row, firsts)
+        pairs = np.unique(np.stack((self.content[in_first], self.row[in_first].astype(np.uint64))), axis=1)
+        stable, spread = np.unique(pairs[0], return_counts=True)
+        enough = spread >= min(len(firsts), max(LEAST_STABLE, share * len(firsts)))
+        stable, spread = stable[enough], spread[enough]
+        if len(stable) == 0:
+            return self
+        place = np.minimum(np.searchsorted(stable, self.content), len(stable) - 1)
+        stays = _repeats(self.row, self.content)
+        stays[np.flatnonzero(np.append(self.row[1:] != self.row[:-1], True))] = (
+            True  # ends that a next turn lacks
+        )
+        moved = (stable[place] == self.content) & ~stays
+        first_at = np.full(len(stable), len(self.row))
+        np.minimum.at(first_at, place[moved], np.flatnonzero(moved))
+        rank = np.empty(len(stable), dtype=np.int64)
+        rank[np.lexsort((first_at, -spread))] = np.arange(len(stable))
+        key = np.where(moved, rank[place], len(stable) + np.arange(len(self.row)))
+        order = np.lexsort((key, self.row))
+        return Chunks(self.row[order], self.content[order], self.length[order])
+
+    def _chain(self) -> Units:
+        """For every chunk a hash of it and all chunks before it in its prompt."""
+        starts = np.flatnonzero(np.append(True, self.row[1:] != self.row[:-1]))
+        index = np.arange(len(self.row)) - np.repeat(starts, np.diff(np.append(starts, len(self.row))))
+        total = np.cumsum(_mixed(self.content + _MIX * (index.astype(np.uint64) + np.uint64(1))))
+        before = np.where(starts > 0, total[starts - 1], np.uint64(0))
+        chain: Units = total - np.repeat(before, np.diff(np.append(starts, len(self.row))))
+        return chain
+
+
+def cut(prompts: Sequence[Units], per_chunk: int) -> Chunks:
+    """Prompts, none empty, as chunks of `per_chunk` units on average; the last units' hash ends a chunk."""
+    lengths = np.array([len(prompt) for prompt in prompts], dtype=np.int64)
+    units = np.concatenate(prompts)
+    mixed = _mixed(units + np.uint64(1))
+    window, span, base = mixed.copy(), 1, int(_MIX)
+    while span < _WINDOW:  # a polynomial over the last `_WINDOW` units, doubled
+        window[span:] = window[span:] + window[:-span] * np.uint64(base)
+        span, base = span * 2, base * base % 2**64
+    row = np.repeat(np.arange(len(prompts)), lengths)
+    first = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    at = np.arange(len(units))
+    is_end = (_mixed(window) % np.uint64(per_chunk) == 0) & (at - first >= _WINDOW - 1)
+    is_end[np.cumsum(lengths) - 1] = True
+    ends = np.flatnonzero(is_end)
+    starts = np.append(0, ends[:-1] + 1)
+    length = ends - starts + 1
+    weights = np.cumprod(np.full(int(length.max()), _MIX))  # wraps; odd, so no unit is lost
+    content = np.add.reduceat(mixed * weights[at - np.repeat(starts, length)], starts)
+    return Chunks(row[starts], _mixed(content), length)
+
+
+def first_requests(samples: Sequence[Sample], chunks: Chunks) -> list[int]:
+    """The prompts that begin a session: by its label, else those that continue no earlier prompt."""
+    ends, chain = chunks.ends()
+    rows = np.unique(chunks.row).tolist()
+    starts = np.searchsorted(chunks.row, rows)
+    stops = np.append(starts[1:], len(chunks.row))
+    known: set[str] = set()
+    open_ends: set[int] = set()
+    firsts = []
+    for row, end, start, stop in zip(rows, ends.tolist(), starts.tolist(), stops.tolist(), strict=True):
+        session = samples[row].session
+        new = session not in known if session is not None else open_ends.isdisjoint(chain[start:stop].tolist())
+        if session is not None:
+            known.add(session)
+        open_ends.add(end)
+        if new:
+            firsts.append(row)
+    return firsts
+
+
+def _first_rows(keys: Units, rows: IntColumn) -> IntColumn:
+    """For every entry the first row, in order, that has its key."""
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    return rows[first][inverse]
+
+
+def _repeats(rows: IntColumn, keys: Units) -> npt.NDArray[np.bool_]:
+    """Entries whose key the same row had before."""
+    order = np.lexsort((np.arange(len(keys)), keys, rows))
+    same = (rows[order][1:] == rows[order][:-1]) & (keys[order][1:] == keys[order][:-1])
+    repeats = np.zeros(len(keys), dtype=np.bool_)
+    repeats[order[1:][same]] = True
+    return repeats
+
+
+def _mixed(values: Units) -> Units:
+    """Every bit of the input moves every bit of the output (splitmix64's finalizer, Steele et al. 2014)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def _excerpt(text: str, char: int) -> str:
+    start, stop = max(0, char - _EXCERPT), char + _EXCERPT
+    return f"{'...' if start else ''}{text[start:stop]}{'...' if stop < len(text) else ''}"
