@@ -91,6 +91,8 @@ def redact(paths: Sequence[str | Path], options: RedactOptions, progress: Progre
     left_out: dict[str, int] = {}
     if options.block_size is None:
         save(trace, options.out)
+        if trace.model is not None and not options.share_safe:
+            notes.append("names of models are kept; --share-safe makes them ordinals")
     else:
         trace, left_out = _one_model(trace)
         standard = standard_form(trace, options.block_size)
@@ -104,7 +106,7 @@ def redact(paths: Sequence[str | Path], options: RedactOptions, progress: Progre
 
 def describe(redacted: Redacted) -> list[str]:
     """What a person should know, line by line."""
-    lines = [f"{redacted.out}: {redacted.requests:,} requests, no text, no names, mode 0600"]
+    lines = [f"{redacted.out}: {redacted.requests:,} requests without text, readable by you only (0600)"]
     lines += [f"left out: {count:,} x {reason}" for reason, count in redacted.left_out.items()]
     lines += redacted.notes
     if redacted.effects:

@@ -60,6 +60,28 @@ def test_share_safe_prints_its_effect_on_the_advice(
     assert "the advice is the same" in text_of(redacted)
 
 
+def test_the_target_is_the_same_though_the_model_is_not_named(tmp_path: Path) -> None:
+    rows = [
+        {
+            "timestamp": 500 * i,
+            "input_length": 900,
+            "output_length": 90,
+            "model": "llama-3.1-8b",
+            "hash_ids": [0, i + 1],
+        }
+        | {"block_size": 512, "scope": "global"}
+        for i in range(200)
+    ]
+    log = write_lines(tmp_path / "log.jsonl", rows)
+    target = TargetOptions(gpu="h100-sxm", gpus=1, ttft_s=1.0, tpot_s=0.1)
+    redacted = redact(
+        [log], RedactOptions(tmp_path / "trace.jsonl", AnalyzeOptions(target=target), share_safe=True)
+    )
+    assert "llama" not in (tmp_path / "trace.jsonl").read_text()
+    (plan,) = [effect for effect in redacted.effects if effect.name == "plan"]
+    assert plan.before == plan.after != "none"
+
+
 def test_what_coarse_lengths_do_to_short_prompts_is_said(tmp_path: Path) -> None:
     """Prompts of 9 tokens become 16: the figures say so, by hand."""
     rows = [

@@ -35,10 +35,12 @@ def folded(value: object) -> dict[str, Any] | None:
                 model = holder.get("model") or model
                 if isinstance(counts := holder.get("usage"), dict):
                     usage |= {name: count for name, count in counts.items() if count is not None}
+        if event.get("type") == "message_start":
+            usage.pop("output_tokens", None)  # a placeholder
         text, last = _delta(event)
         texts.append(text)
         whole = whole or last
-    if not seen:
+    if not seen and not _is_text_stream(value):
         return None
     answer: dict[str, Any] = {"usage": usage}
     if whole:
@@ -67,10 +69,14 @@ def _is_chunk(event: Mapping[str, Any]) -> bool:
     return event.get("object") == _CHUNK
 
 
+def _is_text_stream(value: object) -> bool:
+    return isinstance(value, str) and value.startswith(("data:", "event:"))
+
+
 def _events(value: object) -> Iterator[Mapping[str, Any]]:
     """The events of a stream, of a text as far as they can be read."""
     if isinstance(value, str):
-        for line in value.split("\n") if value.startswith(("data:", "event:")) else ():
+        for line in value.split("\n") if _is_text_stream(value) else ():
             if line.startswith("data:") and (data := line[5:].strip()).startswith("{"):
                 try:
                     event = msgspec.json.decode(data)

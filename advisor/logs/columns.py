@@ -27,6 +27,8 @@ _LABELS = ("model", "route", "client", "session", "status")
 _get_ints, _get_floats, _get_labels = attrgetter(*_INTS), attrgetter(*_FLOATS), attrgetter(*_LABELS)
 _NO_PATH = -2  # in the tails: the row has no prompt content
 _NO_TIME = -1
+_FAR_NS = 3 * 366 * 86_400 * 10**9  # from the median arrival: no log goes on for so long; ours
+_MOST_SECONDS = 1e8  # of a duration: three years; more is damage; ours
 
 
 class Columns:
@@ -75,12 +77,17 @@ class Columns:
         merge = _Merge(self._keys.codes())
         arrival_ns = merge.earliest(np.array(self._arrival_ns, dtype=np.int64), _NO_TIME)
         ints = {name: merge.last(np.array(column, dtype=np.int64), -1) for name, column in self._ints.items()}
-        floats = {name: merge.last(np.array(column, dtype=np.float64)) for name, column in self._floats.items()}
+        floats = {name: merge.last(_plausible(column)) for name, column in self._floats.items()}
         codes = {name: merge.last(column.codes(), -1) for name, column in self._labels.items()}
         failed = merge.several & (ints["output_tokens"] <= 0) & ~self._fine(codes["status"])
         timeless = (arrival_ns == _NO_TIME) & (basis.clock is not None) & ~failed
-        left_out = {"failed request": int(failed.sum()), "no arrival time": int(timeless.sum())}
-        kept = np.flatnonzero(~failed & ~timeless)
+        far = _far(arrival_ns) & ~failed & ~timeless
+        left_out = {
+            "failed request": int(failed.sum()),
+            "no arrival time": int(timeless.sum()),
+            "arrival years from the others": int(far.sum()),
+        }
+        kept = np.flatnonzero(~failed & ~timeless & ~far)
         order = kept[np.argsort(arrival_ns[kept], kind="stable")]
         content = merge.last_rows(np.array(self._tails, dtype=np.int64) != _NO_PATH)[order]
         trace = self._trace(
@@ -92,6 +99,7 @@ class Columns:
         )
         blocks = self._blocks(basis, content, index is not None)
         if blocks is not None:
+            blocks = blocks.fit(trace.prompt_tokens)  # merged rows may tell of different prompts
             novel = None if index is None else self._novel(index, blocks, content, trace.prompt_tokens)
             blocks = _number(blocks, trace.model, self._scopes.codes()[content])
             trace = replace(trace, blocks=blocks, novel_tokens=trace.novel_tokens if novel is None else novel)
@@ -146,11 +154,13 @@ class Columns:
         counts = np.array(self._counts, dtype=np.int64)
         size = self._text_size if from_text else basis.block_size
         known = rows >= 0
-        if size is None or not known.any() or (not from_text and not counts.any()):
+        if size is None or not known.any():
+            return None
+        rounding = "floor" if from_text else basis.rounding
+        if rounding == "ceil" and not counts.any():  # where partial blocks count, no prompt is without one
             return None
         starts = np.concatenate(([0], np.cumsum(counts)))
         ids = np.array(self._ids, dtype=np.int64)
-        rounding = "floor" if from_text else basis.rounding
         everything = Blocks(
             size, ids, np.append(starts, starts[-1]), rounding, basis.scope
         )  # the last has none
@@ -259,6 +269,24 @@ def _turns_before(think_s: FloatColumn, session: Labels | None) -> IntColumn:
                 parents[row] = latest.get(code, -1)
             latest[code] = row
     return parents
+
+
+def _far(arrival_ns: IntColumn) -> npt.NDArray[np.bool_]:
+    """Arrivals that one damaged time puts years away from the others."""
+    timed = arrival_ns != _NO_TIME
+    if not timed.any():
+        return np.zeros(len(arrival_ns), dtype=np.bool_)
+    stamps = arrival_ns[timed]
+    middle = np.partition(stamps, (len(stamps) - 1) // 2)[(len(stamps) - 1) // 2]
+    far: npt.NDArray[np.bool_] = timed & (np.abs(arrival_ns - middle) > _FAR_NS)
+    return far
+
+
+def _plausible(column: array[float]) -> FloatColumn:
+    """Durations; NaN where they are negative or absurdly long, which damaged times make them."""
+    seconds = np.array(column, dtype=np.float64)
+    with np.errstate(invalid="ignore"):
+        return np.where((seconds >= 0) & (seconds < _MOST_SECONDS), seconds, np.nan)
 
 
 def _known_int(column: IntColumn) -> IntColumn | None:

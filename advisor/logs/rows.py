@@ -139,10 +139,11 @@ def _concatenated(data: bytes) -> Iterator[Row | UnusableError]:
     """JSON values written one after another without a line between them."""
     text = data.decode("utf-8", "replace")
     decoder = json.JSONDecoder(strict=False, parse_constant=lambda _: None)
-    place = 0
+    place, halves = 0, _may_hold_halves(data)
     while place < len(text):
         try:
             value, place = decoder.raw_decode(text, place)
+            value = _encodable(value) if halves else value
         except (ValueError, RecursionError):
             yield UnusableError("invalid JSON")
             return
@@ -165,7 +166,8 @@ def _parse(line: bytes) -> Row | UnusableError:
 def _parse_leniently(data: bytes) -> Any:
     """For what JSON forbids and loggers write: NaN and Infinity (read as null), raw control characters."""
     try:
-        return json.loads(data.decode(), strict=False, parse_constant=lambda _: None)
+        value = json.loads(data.decode(), strict=False, parse_constant=lambda _: None)
+        return _encodable(value) if _may_hold_halves(data) else value
     except UnicodeDecodeError:
         raise UnusableError("invalid UTF-8") from None
     except RecursionError:
@@ -174,6 +176,16 @@ def _parse_leniently(data: bytes) -> Any:
         raise UnusableError(_SEVERAL if error.msg == "Extra data" else "invalid JSON") from None
     except ValueError:
         raise UnusableError("number with too many digits") from None
+
+
+def _may_hold_halves(data: bytes) -> bool:
+    """Whether JSON may write half of a surrogate pair, which is no character."""
+    return b"\\ud" in data or b"\\uD" in data
+
+
+def _encodable(value: Any) -> Any:
+    """The value with a question mark for such halves, which no tokenizer takes."""
+    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def _document(chunks: Iterator[bytes]) -> Iterator[Line]:

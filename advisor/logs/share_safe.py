@@ -22,7 +22,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from advisor.logs.trace import Blocks, IntColumn, Labels, Trace
+from advisor.logs.trace import IntColumn, Labels, Trace
 
 LENGTH_TOKENS = 16
 TIME_S = 0.1
@@ -33,7 +33,7 @@ DROPPED = ("status", "cached_tokens", "novel_tokens", "ttft_s", "e2e_s", "think_
 def share_safe(trace: Trace) -> Trace:
     """The coarsened Trace."""
     prompts = _coarse(trace.prompt_tokens)
-    blocks = None if trace.blocks is None else _fitting(trace.blocks, prompts)
+    blocks = None if trace.blocks is None else trace.blocks.fit(prompts)
     steps = np.rint((trace.arrival_s - np.fmin.reduce(trace.arrival_s)) / TIME_S)
     return replace(
         trace,
@@ -66,16 +66,6 @@ def _coarse(lengths: IntColumn) -> IntColumn:
     """To the nearest multiple, ties up; unknown (-1) and 0 stay."""
     nearest = (lengths + LENGTH_TOKENS // 2) // LENGTH_TOKENS * LENGTH_TOKENS
     return np.where(lengths > 0, np.maximum(nearest, LENGTH_TOKENS), lengths)
-
-
-def _fitting(blocks: Blocks, prompt_tokens: IntColumn) -> Blocks:
-    """The leading blocks that prompts of these lengths have room for."""
-    room = prompt_tokens // blocks.size if blocks.rounding == "floor" else -(-prompt_tokens // blocks.size)
-    have = np.diff(blocks.starts)
-    counts = np.where(prompt_tokens < 0, have, np.minimum(have, room))
-    place = np.arange(len(blocks.ids)) - np.repeat(blocks.starts[:-1], have)
-    starts = np.concatenate(([0], np.cumsum(counts)))
-    return replace(blocks, ids=blocks.ids[place < np.repeat(counts, have)], starts=starts)
 
 
 def _without_rare(labels: Labels | None, kind: str) -> Labels | None:

@@ -68,6 +68,17 @@ class Blocks:
         ids = self.ids[np.repeat(self.starts[:-1][rows], lengths) + within]
         return replace(self, ids=ids, starts=starts, known=None if self.known is None else self.known[rows])
 
+    def fit(self, prompt_tokens: IntColumn) -> Blocks:
+        """The leading blocks for which prompts of these lengths have room; -1: unknown, so any number."""
+        room = prompt_tokens // self.size if self.rounding == "floor" else -(-prompt_tokens // self.size)
+        have = np.diff(self.starts)
+        counts = np.where(prompt_tokens < 0, have, np.minimum(have, room))
+        if (counts == have).all():
+            return self
+        place = np.arange(len(self.ids)) - np.repeat(self.starts[:-1], have)
+        starts = np.concatenate(([0], np.cumsum(counts)))
+        return replace(self, ids=self.ids[place < np.repeat(counts, have)], starts=starts)
+
 
 @dataclass(frozen=True, slots=True)
 class Unknown:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from advisor.logs.trace import FloatColumn, Totals
+from advisor.logs.trace import FloatColumn, IntColumn, Totals
 from advisor.workload.model import Arrivals
 
 DISPERSION_WINDOWS_S = (1, 10, 60)
@@ -35,7 +35,7 @@ def measure_arrivals(
         cv=variation(gaps),
         cv_spread=variation(spread),
         tick_s=tick_s,
-        dispersion={str(w): dispersion(window_counts(stamps, w)) for w in DISPERSION_WINDOWS_S},
+        dispersion={str(w): dispersion(*filled_windows(stamps, w)) for w in DISPERSION_WINDOWS_S},
         peak_rps={str(w): peak_rate(stamps, w) for w in PEAK_WINDOWS_S},
         gamma_shape=gamma_shape(spread),
         on_off_share=float(np.mean(gaps < BURST_GAP_S)) if len(gaps) and not hides_bursts else None,
@@ -79,21 +79,43 @@ def window_counts(stamps: FloatColumn, window_s: float) -> FloatColumn:
     """Arrivals in consecutive windows from the first one; the last, partial window is dropped. [windows]"""
     if len(stamps) == 0:
         return np.zeros(0)
-    since = stamps - stamps[0]
-    windows = int(since[-1] // window_s)
-    index = (since // window_s).astype(np.int64)
-    return np.bincount(index[index < windows], minlength=windows).astype(np.float64)
+    index, windows = _window_of(stamps, window_s)
+    return np.bincount(index, minlength=windows).astype(np.float64)
 
 
-def dispersion(counts: FloatColumn) -> float | None:
-    """Index of dispersion: variance over mean of window counts. 1 for Poisson; None below two windows."""
-    return float(counts.var() / counts.mean()) if len(counts) >= 2 and counts.any() else None
+def filled_windows(stamps: FloatColumn, window_s: float) -> tuple[FloatColumn, int]:
+    """The counts above zero among `window_counts`, and how many windows there are: a log may span years."""
+    if len(stamps) == 0:
+        return np.zeros(0), 0
+    index, windows = _window_of(stamps, window_s)
+    return np.unique(index, return_counts=True)[1].astype(np.float64), windows
+
+
+def dispersion(counts: FloatColumn, windows: int | None = None) -> float | None:
+    """Index of dispersion: variance over mean of window counts. 1 for Poisson; None below two windows.
+
+    `windows` is their number where `counts` has only those above zero.
+    """
+    windows = len(counts) if windows is None else windows
+    if windows < 2 or not counts.any():
+        return None
+    mean = float(counts.sum()) / windows
+    squares = float(((counts - mean) ** 2).sum()) + (windows - len(counts)) * mean**2
+    return squares / windows / mean
 
 
 def peak_rate(stamps: FloatColumn, window_s: float) -> float | None:
     """Highest count of the consecutive windows over their length, requests/s; None without a full window."""
-    counts = window_counts(stamps, window_s)
-    return float(counts.max() / window_s) if len(counts) else None
+    counts, windows = filled_windows(stamps, window_s)
+    return float(counts.max(initial=0.0) / window_s) if windows else None
+
+
+def _window_of(stamps: FloatColumn, window_s: float) -> tuple[IntColumn, int]:
+    """The window of every arrival but those in the last, partial one, and how many there are."""
+    since = stamps - stamps[0]
+    windows = int(since[-1] // window_s)
+    index = (since // window_s).astype(np.int64)
+    return index[index < windows], windows
 
 
 def gamma_shape(gaps: FloatColumn) -> float | None:

@@ -41,7 +41,7 @@ def find_turns(trace: Trace) -> TurnsFound:
         labelled = replace(trace, parent=parent)
     else:
         labelled = _inferred(trace)
-        basis = INFERRED if labelled.session is not None else None
+        basis = INFERRED if labelled is not trace else None
     if basis is None:
         return TurnsFound(trace, None, None)
     if trace.think_s is not None:

@@ -69,7 +69,13 @@ def chat(span_id: str, usage: tuple[int, int] | None = (41, 17), /, **changes: A
 def http(span_id: str, parent: str, **changes: Any) -> dict[str, Any]:
     """A span of transport."""
     return span(
-        "POST", START_NS, START_NS + 10**9, {"http.request.method": "POST"}, id=id, parent=parent, **changes
+        "POST",
+        START_NS,
+        START_NS + 10**9,
+        {"http.request.method": "POST"},
+        span_id=span_id,
+        parent=parent,
+        **changes,
     )
 
 

@@ -177,9 +177,9 @@ def test_a_stray_quote_costs_its_own_line_only(tmp_path: Path, after: int) -> No
 
 
 def test_files_that_are_not_text(tmp_path: Path) -> None:
-    (tmp_path / "log.parquet").write_bytes(b"PAR1\x00\x01\n\x02")
+    (tmp_path / "log.sqlite").write_bytes(b"SQLite format 3\x00\x01\n\x02")
     with pytest.raises(InputError, match="no usable") as caught:
-        read([tmp_path / "log.parquet"])
+        read([tmp_path / "log.sqlite"])
     assert "not a text file" in str(caught.value.why)
 
 

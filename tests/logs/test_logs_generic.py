@@ -150,6 +150,16 @@ def test_other_operations_are_counted(tmp_path: Path) -> None:
         ({"prompt_tokens": 41, "prompt_tokens_details": {"cached_tokens": 32}}, 41),  # OpenAI: cached is a part
         ({"input_tokens": 9, "cache_read_input_tokens": 32, "cache_creation_input_tokens": 4}, 45),  # Anthropic
         ({"input_tokens": 9, "cached_tokens": 32}, 41),  # fewer than were cached: they cannot be a part (B17)
+        ({"input_tokens": 90, "cache_read_input_tokens": 32}, 122),  # by its name, Anthropic's
+        (
+            {"prompt_tokens": 90, "cache_read_input_tokens": 32, "cache_creation_input_tokens": 4},
+            90,
+        ),  # LiteLLM's
+        (
+            {"input_tokens": 90, "output_tokens": 5, "total_tokens": 127, "cached_tokens": 32},
+            122,
+        ),  # by the total
+        ({"input_tokens": 90, "output_tokens": 5, "total_tokens": 95, "cached_tokens": 32}, 90),
     ],
 )
 def test_cached_tokens_in_or_out_of_the_prompt(tmp_path: Path, usage: dict[str, Any], total: int) -> None:
@@ -184,6 +194,18 @@ def test_rows_out_of_order_are_sorted_and_ties_keep_their_order(tmp_path: Path) 
     rows = [{"ts": NOW + at, "prompt_tokens": size} for at, size in [(3, 1), (1, 2), (3, 3), (0, 4), (1, 5)]]
     trace = read_lines(tmp_path, rows)
     assert trace.prompt_tokens.tolist() == [4, 2, 5, 1, 3]
+
+
+def test_bodies_that_were_logged_as_text(tmp_path: Path) -> None:
+    """Pitfall 12: JSON inside CSV cells."""
+    usage = json.dumps({"usage": {"prompt_tokens": 41, "completion_tokens": 17}, "model": "m"})
+    quoted = usage.replace('"', '""')
+    path = tmp_path / "log.csv"
+    path.write_text(f'ts,request,response\n{NOW},"{{}}","{quoted}"\n{NOW},"{{}}","{quoted}"\n')
+    options = ReadOptions(format="generic")
+    trace = read([path], options=options)
+    assert trace.model is not None
+    assert (trace.prompt_tokens.tolist(), trace.model.names) == ([41, 41], ("m",))
 
 
 def test_several_models_stay_in_one_trace(tmp_path: Path) -> None:

@@ -131,6 +131,12 @@ class TestLiteLLM:
         ]  # 41 tokens, role included
         assert any("only the start is compared: 2;" in note for note in info(trace).notes)
 
+    def test_a_shortened_prompt_does_not_tell_a_length_that_was_lost(self, tmp_path: Path) -> None:
+        text = "same... (litellm_truncated skipped 9 chars) ...tail"
+        body = {"messages": [{"role": "user", "content": text}]}
+        row = spend(prompt_tokens=0, completion_tokens=5, proxy_server_request=body)
+        assert read_lines(tmp_path, [row], tokenizer=WORDS).prompt_tokens.tolist() == [-1]
+
     def test_shortened_tools_leave_nothing_to_compare(self, tmp_path: Path) -> None:
         tool = {
             "type": "function",

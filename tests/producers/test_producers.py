@@ -112,7 +112,7 @@ def test_langsmith(engine: Run, tmp_path: Path) -> None:
 
 def test_aiperf(engine: Run, tmp_path: Path) -> None:
     argv = [
-        program(".venv-readers", "aiperf"), "profile", "--url", engine.url, "--model", EMBEDDED_NAME,
+        program(".venv-readers/aiperf", "aiperf"), "profile", "--url", engine.url, "--model", EMBEDDED_NAME,
         "--endpoint-type", "chat", "--streaming", "--request-count", "6", "--concurrency", "1",
         "--synthetic-input-tokens-mean", "100", "--output-tokens-mean", "8",
         "--tokenizer", str(embedded_folder()), "--artifact-dir", str(tmp_path), "--ui", "none",

@@ -15,10 +15,6 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 Run = Callable[..., Any]
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "readers: programs of other people, run by `make test-readers`")
-
-
 @pytest.fixture
 def run_in() -> Run:
     """Run a script of this folder in the environment of a program; gives the JSON of its last line."""

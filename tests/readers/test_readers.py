@@ -1,4 +1,4 @@
-"""A redacted slice of the Mooncake trace, loaded by the trace readers of AIPerf and GuideLLM."""
+"""A redacted slice of the Mooncake trace, loaded by the trace readers of AIPerf, GuideLLM and vLLM."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("program", ["aiperf", "guidellm"])
+@pytest.mark.parametrize("program", ["aiperf", "guidellm", "vllm"])
 def test_a_redacted_slice_loads(trace: Path, run_in: Run, program: str) -> None:
     found = run_in(program, f"{program}_loads.py", trace, embedded_folder())
     rows = read_rows(trace)
@@ -50,7 +50,7 @@ def test_a_redacted_slice_loads(trace: Path, run_in: Run, program: str) -> None:
     check_prefixes(rows, found["prompts"])
 
 
-def check_prefixes(rows: list[dict[str, Any]], prompts: list[str]) -> None:
+def check_prefixes(rows: list[dict[str, Any]], prompts: list[Any]) -> None:
     """Prompts with equal leading ids begin alike, for about as many tokens, and go on apart."""
     shared = 0
     for one in range(1, len(rows)):

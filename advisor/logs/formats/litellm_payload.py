@@ -103,7 +103,7 @@ class LiteLLM(Calls):
                 cached_tokens=read,
                 ttft_s=ttft,
                 e2e_s=e2e,
-                prompt=self._readable(row),
+                prompt=self._readable(row, counted=prompt_tokens > 0),
                 output_text=_output(row) if output_tokens <= 0 else None,
                 model=served_model(row),
                 route=call_type,
@@ -127,8 +127,8 @@ class LiteLLM(Calls):
                 f"earlier than shown, and whose latency is unknown: {late} (LiteLLM issue 17335)"
             )
 
-    def _readable(self, row: Row) -> Prompt | None:
-        """The prompt; of a shortened one what is before the cut."""
+    def _readable(self, row: Row, *, counted: bool) -> Prompt | None:
+        """The prompt; of a shortened one, whose length must have been `counted`, what is before the cut."""
         prompt = self._prompt(row)
         if prompt is None:
             self.counts["redacted"] += _is_redacted(row.get("messages")) or _is_redacted(
@@ -136,8 +136,10 @@ class LiteLLM(Calls):
             )
             return None
         whole = before_cut(prompt)
-        self.counts["cut"] += whole is not prompt
-        return whole
+        if whole is prompt:
+            return prompt
+        self.counts["cut"] += 1
+        return whole if counted else None  # what is left does not tell the length
 
 
 class LiteLLMPayload(LiteLLM):

@@ -30,7 +30,7 @@ class Recorder:
     """Records the requests of the application behind it to `path`.
 
     `tokenizer` makes prefix blocks exact, at its price; without one they are found on bytes. `session_header`
-    names a session. `most_body_bytes` is the largest request whose prompt is looked at, `most_blocks` how many
+    names a session. `most_body_bytes` is the largest request whose prompt is looked at, `most_units` how many
     units of 32 bytes are remembered (about 130 bytes of memory each), `most_file_bytes` and `daily` when a new
     file begins.
     """
@@ -43,7 +43,7 @@ class Recorder:
         tokenizer: TextEncoder | None = None,
         session_header: str = "x-session-id",
         most_body_bytes: int = 4 << 20,
-        most_blocks: int = 500_000,
+        most_units: int = 2_000_000,
         most_file_bytes: int = 256 << 20,
         daily: bool = True,
     ) -> None:
@@ -51,7 +51,7 @@ class Recorder:
         self.writer = TraceWriter(
             path,
             tokenizer=tokenizer,
-            most_blocks=most_blocks,
+            most_units=most_units,
             most_file_bytes=most_file_bytes,
             daily=daily,
         )

@@ -55,7 +55,7 @@ class LiteLLMRecorder:
         *,
         tokenizer: TextEncoder | None = None,
         most_body_bytes: int = 4 << 20,
-        most_blocks: int = 500_000,
+        most_units: int = 2_000_000,
         most_file_bytes: int = 256 << 20,
         daily: bool = True,
     ) -> None:
@@ -63,7 +63,7 @@ class LiteLLMRecorder:
         self.writer = TraceWriter(
             path,
             tokenizer=tokenizer,
-            most_blocks=most_blocks,
+            most_units=most_units,
             most_file_bytes=most_file_bytes,
             daily=daily,
         )

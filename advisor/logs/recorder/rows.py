@@ -19,6 +19,7 @@ from advisor.logs.record import Prompt, UnusableError
 from advisor.logs.recorder.exchange import Counts, Exchange, read_counts
 from advisor.logs.recorder.prefix import BLOCK_TOKENS, PrefixIds, RecentMap
 from advisor.logs.text import TextEncoder
+from engine.errors import InputError
 
 ASSUMED_BYTES = 4.0  # per token, until an answer has counted a prompt
 _TOKEN_BYTES = 4
@@ -26,7 +27,6 @@ _MOST_LABELS = 100_000
 _MOST_MODELS = 1000
 _NAME = 200  # characters of a model's name
 _SEPARATOR = b"\x1e"  # between messages: not in text that people write
-_REDACTED = ("redacted-by-litellm", "redacted by litellm")
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
@@ -36,9 +36,9 @@ Row = dict[str, object]
 class Rows:
     """Makes rows, in the thread that writes. `secret` is a random number, `name` the scope of the ids."""
 
-    def __init__(self, encoder: TextEncoder | None, *, most_blocks: int, secret: int, name: str) -> None:
+    def __init__(self, encoder: TextEncoder | None, *, most_units: int, secret: int, name: str) -> None:
         self._encoder = encoder
-        self._ids = PrefixIds(most_blocks, secret)
+        self._ids = PrefixIds(most_units, secret)
         self._labels = {kind: RecentMap(_MOST_LABELS) for kind in ("client", "session")}
         self._labelled: Counter[str] = Counter()
         self._name = name
@@ -54,7 +54,7 @@ class Rows:
         model = self._model(body, exchange.status)
         row = self._row(exchange, counts, model)
         prompt = None if body is None else find_prompt(body)
-        if prompt is not None and not prompt.media and not _is_redacted(prompt):
+        if prompt is not None and not prompt.media:
             row |= self._content(prompt, model, counts.prompt)
         return {name: value for name, value in row.items() if value is not None or name == "input_length"}
 
@@ -104,7 +104,10 @@ class Rows:
             return None
         if prompt.messages is None:
             return self._encoder.encode_batch([prompt.text or ""])[0]
-        return self._encoder.encode_chat(prompt.messages, tools=prompt.tools)
+        try:
+            return self._encoder.encode_chat(prompt.messages, tools=prompt.tools)
+        except InputError:
+            return None
 
     def _model(self, body: Mapping[str, Any] | None, status: str) -> str:
         """The model that was asked for; a name counts once an answer under it went well."""
@@ -148,9 +151,3 @@ def _object(body: bytes) -> Mapping[str, Any]:
     if not isinstance(decoded, Mapping):
         raise UnusableError("request is not a JSON object")
     return decoded
-
-
-def _is_redacted(prompt: Prompt) -> bool:
-    """Whether a gateway has taken the text out: equal placeholders are no shared prefix."""
-    texts = [prompt.text] if prompt.messages is None else [message["content"] for message in prompt.messages]
-    return any(text in _REDACTED for text in texts)

@@ -39,14 +39,14 @@ class TraceWriter:
         path: str | Path,
         *,
         tokenizer: TextEncoder | None = None,
-        most_blocks: int = 500_000,
+        most_units: int = 2_000_000,
         most_file_bytes: int = 256 << 20,
         daily: bool = True,
     ) -> None:
         def begin() -> _Run:
             rows = Rows(
                 tokenizer,
-                most_blocks=most_blocks,
+                most_units=most_units,
                 secret=secrets.randbits(62),
                 name=f"run-{secrets.token_hex(4)}",
             )

@@ -1,0 +1,105 @@
+"""A sample of a log's prompts with their text, for what cannot be measured once it is dropped.
+
+Reads the start of the log again, up to a bound in characters, and gives the prompts of its most frequent model in
+order of arrival. What it gives must not be kept: `layout` turns it into numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from advisor.logs.canonical import canonical_bytes
+from advisor.logs.formats import choose_format
+from advisor.logs.layout import Layout, Sample, measure_layout
+from advisor.logs.options import ReadOptions
+from advisor.logs.read import SAMPLE_ROWS, unfold
+from advisor.logs.record import Record, UnusableError
+from advisor.logs.rows import Line, open_log, rows_of_piece
+from advisor.logs.selection import Selection
+from advisor.logs.source import Meter, find_sources, read_chunks
+from advisor.logs.text import TextEncoder
+
+CHARACTERS = 16_000_000  # of prompts in the sample
+_ROWS_PER_PROMPT = 50  # read without finding one: the log has no text
+
+
+def sample_layout(
+    paths: Sequence[str | Path],
+    options: ReadOptions,
+    encoder: TextEncoder | None,
+    *,
+    excerpts: bool = False,
+) -> Layout | None:
+    """The prompt layout of a log, in tokens where an encoder is given, else in bytes.
+
+    None where it shows no text, or the beginnings of fewer than two sessions, or is standard input, which cannot
+    be read again.
+    """
+    if any(str(path) == "-" for path in paths):
+        return None
+    found = _largest_model(list(_prompts(paths, options)))
+    found.sort(key=lambda item: item[0].arrival_ns or 0)
+    contents = [canonical_bytes(record.prompt) for record, _ in found if record.prompt is not None]
+    texts = [content.decode() for content in contents]
+    units: Sequence[Sequence[int]] = contents if encoder is None else encoder.encode_batch(texts)
+    samples = [
+        Sample(text, unit, record.session, file, line)
+        for (record, (file, line)), text, unit in zip(found, texts, units, strict=True)
+    ]
+    return measure_layout(samples, "bytes" if encoder is None else "tokens", excerpts=excerpts)
+
+
+_Found = tuple[Record, tuple[str, int]]  # with its file and line
+
+
+def _prompts(paths: Sequence[str | Path], options: ReadOptions) -> Iterator[_Found]:
+    """Requests with the text of their prompt, in the order of the log, up to `CHARACTERS`."""
+    characters = prompts = rows = 0
+    for file, number, record in _records(paths, options):
+        rows += 1
+        prompt = record.prompt
+        if prompt is not None and prompt.tokens is None and not prompt.cut and prompt.size:
+            prompts += 1
+            characters += prompt.size
+            yield record, (file, number)
+        if characters >= CHARACTERS or rows > SAMPLE_ROWS + _ROWS_PER_PROMPT * prompts:
+            return
+
+
+def _records(paths: Sequence[str | Path], options: ReadOptions) -> Iterator[tuple[str, int, Record]]:
+    """The selected requests of the log's first format, with file and line."""
+    kind = reader = selection = None
+    sources = find_sources(paths)
+    meter = Meter(sources, None)
+    for source in sources:
+        opened = open_log(read_chunks(source, meter))
+        pieces = (rows_of_piece(piece, opened.text) for piece in opened.pieces or ())
+        rows: Iterator[Line] = itertools.chain(itertools.chain.from_iterable(pieces), opened.rows)
+        head = list(itertools.islice(rows, SAMPLE_ROWS))
+        sample = [line.content for line in head if not isinstance(line.content, UnusableError)]
+        known = choose_format(sample, options) if sample else None
+        if known is None and len(head) == 1:
+            head = unfold(head[0])
+            sample = [line.content for line in head if not isinstance(line.content, UnusableError)]
+            known = choose_format(sample, options) if sample else None
+        if known is None or known is not (kind or known):
+            continue
+        if reader is None or selection is None:
+            kind, reader = known, known(sample, options)
+            selection = Selection(options, reader.basis().clock)
+        for number, content in itertools.chain(head, rows):
+            if isinstance(content, UnusableError):
+                continue
+            with contextlib.suppress(UnusableError):
+                for item in reader.parse(content):
+                    if isinstance(item, Record) and selection.check(item, f"{source.name}:{number}") is None:
+                        yield source.name, number, item
+
+
+def _largest_model(found: list[_Found]) -> list[_Found]:
+    counts = Counter(record.model for record, _ in found)
+    return [item for item in found if item[0].model == max(counts, key=counts.__getitem__)]
