@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-slow check bench clean
+.PHONY: demo test test-slow test-readers test-producers check bench clean
 
 demo: .venv/engine.stamp  ## analyse a sample log, launch what is advised beside the baseline, measure both
 	$(BIN)/advise demo
@@ -13,6 +13,12 @@ test: .venv/dev.stamp  ## the tests that run without a GPU, under ten minutes on
 
 test-slow: .venv/dev.stamp  ## the long suites: 100,000 random core events, the whole equality matrix
 	$(BIN)/python -m pytest -m slow
+
+test-readers: .venv/dev.stamp .venv-readers/stamp  ## AIPerf and GuideLLM read our traces, LiteLLM calls our recorder
+	$(BIN)/python -m pytest -m readers tests/readers
+
+test-producers: .venv/dev.stamp .venv-readers/stamp .venv-producers/stamp  ## logs written by their real producers
+	$(BIN)/python -m pytest -m producers tests/producers
 
 check: .venv/dev.stamp  ## style, types and import directions
 	$(BIN)/ruff check .
@@ -24,7 +30,7 @@ bench: .venv/dev.stamp  ## every figure that README and docs claim
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf .venv build dist
+	rm -rf .venv .venv-readers .venv-producers build dist
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -36,3 +42,16 @@ clean:
 .venv/dev.stamp: .venv/bin/python pyproject.toml constraints.txt
 	$(INSTALL) -e '.[dev]'
 	touch $@ .venv/engine.stamp
+
+# Other people's programs, each with its own dependencies.
+.venv-readers/stamp:
+	for name in aiperf guidellm litellm; do \
+	  $(PYTHON) -m venv .venv-readers/$$name && \
+	  .venv-readers/$$name/bin/python -m pip install --quiet $$name msgspec numpy backports-zstd || exit 1; \
+	done
+	touch $@
+
+.venv-producers/stamp: tests/producers/requirements.txt
+	$(PYTHON) -m venv .venv-producers
+	.venv-producers/bin/python -m pip install --quiet -r tests/producers/requirements.txt
+	touch $@

@@ -181,8 +181,12 @@ def redact(
     tz: flags.Tz = "UTC",
     time_unit: flags.TimeUnit = None,
     tokenizer: flags.TokenizerSource = None,
-    target: flags.TargetFile = None,
     here: flags.Here = False,
+    target: flags.TargetFile = None,
+    model: flags.Model = None,
+    gpu: flags.Gpu = None,
+    gpus: flags.Gpus = None,
+    slo: flags.Slo = None,
 ) -> int:
     """Write LOG as a trace without text and names, to plan from elsewhere or to give away."""
     from advisor.analyze import AnalyzeOptions
@@ -198,7 +202,7 @@ def redact(
                 time_unit=time_unit, block_size="16", seed=seed,
             ),
             target=flags.target_options(
-                gpus=None, max_len=None, ttft=None, tpot=None, tbt=None, target=target, here=here
+                here=here, target=target, model=model, gpu=gpu, gpus=gpus, slo=slo
             ),
             tokenizer=tokenizer,
             seed=seed,

@@ -99,11 +99,11 @@ def read_options(
 
 def target_options(
     *,
-    gpus: str | None,
-    max_len: str | None,
-    ttft: str | None,
-    tpot: str | None,
-    tbt: str | None,
+    gpus: str | None = None,
+    max_len: str | None = None,
+    ttft: str | None = None,
+    tpot: str | None = None,
+    tbt: str | None = None,
     **plain: Any,
 ) -> TargetOptions:
     """What to plan for; `plain` are the flags that need no parsing. Raises InputError."""

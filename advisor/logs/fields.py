@@ -6,8 +6,9 @@ top and inside the usual containers. The first alias of a list wins, then the ou
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from advisor.logs.record import Row
@@ -84,34 +85,30 @@ _CONTAINERS = (
 )  # fmt: skip
 _MISSING = frozenset(("", "null", "NULL", "None", "nan", "NaN", "-"))  # as CSV writers put it
 _DEPTH = 5
-_MOST_KEYS = 400
+_MOST_KEYS = 400  # of one object
 _MOST_SHAPES = 1000
 _PUNCTUATION = re.compile(r"[^a-z0-9.]")
 
 
+_Path = tuple[str, ...]  # keys from the top of a row to a value, as the log writes them
+_Plan = tuple[tuple[str, tuple[_Path, ...]], ...]  # canonical names, each with where to look in turn
+
+
 class Fields:
-    """Finds fields in rows. Remembers the columns of every shape of row that it met."""
+    """Finds fields in rows. Remembers where they are in every shape of row that it met."""
 
     def __init__(self, field_map: Sequence[tuple[str, str]] = ()) -> None:
         self._mapped = {name: ".".join(map(_plain, path.split("."))) for name, path in field_map}
-        self._plain: dict[str, str] = {}
-        self._shapes: dict[tuple[str, ...], dict[str, tuple[str, ...]]] = {}
+        self._plans: dict[tuple[Any, ...], _Plan] = {}
 
     def find(self, row: Row) -> dict[str, Any]:
         """Canonical name -> value, for those that the row has."""
-        flat: dict[str, Any] = {}
-        self._flatten(row, "", flat, _DEPTH)
-        shape = tuple(flat)
-        columns = self._shapes.get(shape)
-        if columns is None:
-            if len(self._shapes) >= _MOST_SHAPES:
-                self._shapes.clear()
-                self._plain.clear()
-            columns = self._shapes[shape] = self._columns(flat)
         found = {}
-        for name, keys in columns.items():
-            for key in keys:
-                value = flat[key]
+        for name, paths in self._plan(row):
+            for path in paths:
+                value: Any = row
+                for key in path:
+                    value = value[key]
                 if value is not None and not (type(value) is str and value in _MISSING):
                     found[name] = value
                     break
@@ -120,50 +117,55 @@ class Fields:
     def locate(self, sample: Sequence[Row], name: str) -> str | None:
         """The path of a field as the first row that has it writes it."""
         for row in sample:
-            flat: dict[str, Any] = {}
-            self._flatten(row, "", flat, _DEPTH)
-            if name in (columns := self._columns(flat)):
-                return self._as_written(row, columns[name][0])
+            for known, paths in self._plan(row):
+                if known == name:
+                    return ".".join(paths[0])
         return None
 
     def unit(self, path: str | None, units: Mapping[str, str | None]) -> str | None:
         """The unit that the last part of a located path tells, if any."""
         return None if path is None else units.get(_plain(path.rpartition(".")[2]))
 
-    def _columns(self, flat: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-        columns = {}
+    def _plan(self, row: Row) -> _Plan:
+        shape = _shape(row, _DEPTH)
+        plan = self._plans.get(shape)
+        if plan is None:
+            if len(self._plans) >= _MOST_SHAPES:
+                self._plans.clear()
+            paths: dict[str, _Path] = {}
+            _collect(row, "", (), paths, _DEPTH)
+            plan = self._plans[shape] = tuple(self._columns(paths))
+        return plan
+
+    def _columns(self, paths: Mapping[str, _Path]) -> Iterator[tuple[str, tuple[_Path, ...]]]:
         for name, aliases in ALIASES.items():
-            keys = tuple(
-                key for alias in aliases for container in _CONTAINERS if (key := container + alias) in flat
-            )
+            keys = [container + alias for alias in aliases for container in _CONTAINERS]
             if name in self._mapped:
-                keys = (self._mapped[name],) if self._mapped[name] in flat else ()
-            if keys:
-                columns[name] = keys
-        for name, path in self._mapped.items():
-            if name not in ALIASES and path in flat:
-                columns[name] = (path,)
-        return columns
+                keys = [self._mapped[name]]
+            if places := tuple(paths[key] for key in keys if key in paths):
+                yield name, places
+        for name, key in self._mapped.items():
+            if name not in ALIASES and key in paths:
+                yield name, (paths[key],)
 
-    def _as_written(self, row: Row, key: str) -> str:
-        names = []
-        value: Any = row
-        while key and isinstance(value, Mapping):
-            plain = {self._plain[name]: name for name in value}
-            part = next(part for part in plain if key == part or key.startswith(part + "."))
-            names.append(plain[part])
-            value, key = value[plain[part]], key[len(part) + 1 :]
-        return ".".join(names)
 
-    def _flatten(self, row: Row, prefix: str, flat: dict[str, Any], depth: int) -> None:
-        for key, value in row.items():
-            plain = self._plain.get(key)
-            if plain is None:
-                plain = self._plain[key] = _plain(key)
-            if len(flat) < _MOST_KEYS:
-                flat[prefix + plain] = value
-            if depth and type(value) is dict:
-                self._flatten(value, prefix + plain + ".", flat, depth - 1)
+def _shape(row: Row, depth: int) -> tuple[Any, ...]:
+    """The keys of a row, those of the objects in it after their own: rows of one shape have one plan."""
+    parts: list[Any] = []
+    for key, value in row.items() if len(row) <= _MOST_KEYS else itertools.islice(row.items(), _MOST_KEYS):
+        parts.append(key)
+        if depth and type(value) is dict:
+            parts.append(_shape(value, depth - 1))
+    return tuple(parts)
+
+
+def _collect(row: Row, prefix: str, path: _Path, paths: dict[str, _Path], depth: int) -> None:
+    """Plain dotted name -> path, of what `_shape` looks at."""
+    for key, value in itertools.islice(row.items(), _MOST_KEYS):
+        name = prefix + _plain(key)
+        paths[name] = (*path, key)
+        if depth and type(value) is dict:
+            _collect(value, name + ".", (*path, key), paths, depth - 1)
 
 
 def _plain(name: str) -> str:

@@ -16,6 +16,7 @@ import msgspec
 Message = dict[str, Any]
 
 _ROLES = {"developer": "system", "model": "assistant", "function": "tool"}
+_PLAIN_ROLES = ("system", "user", "assistant")
 _MEDIA = (
     "image", "input_image", "audio", "input_audio", "video", "file", "input_file", "document", "blob", "uri",
     "inline_data",
@@ -25,11 +26,11 @@ _TEXTS = ("text", "content", "thinking", "refusal", "response", "result", "outpu
 _DEEPEST = 6  # parts within parts
 
 
-def as_message(item: Mapping[str, Any]) -> tuple[Message, bool]:
+def as_message(item: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
     """The message that an item says, and whether it holds media."""
     role, content = item.get("role"), item.get("content")
-    if type(content) is str and len(item) == 2 and role in ("system", "user", "assistant"):
-        return {"role": role, "content": content}, False
+    if type(content) is str and len(item) == 2 and role in _PLAIN_ROLES:
+        return item, False
     kind = item.get("type")
     if kind == "function_call":
         return {"role": "assistant", "content": "", "tool_calls": [_call(item)]}, False

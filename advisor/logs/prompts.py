@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from advisor.logs.messages import Message, as_message, text_of
+from advisor.logs.messages import as_message, text_of
 from advisor.logs.record import Prompt, Row, UnusableError
 from advisor.logs.times import as_number
 
@@ -97,7 +97,9 @@ def _from_body(body: Mapping[str, Any]) -> Prompt | None:
     if _continues(body):
         return None
     value = next((found for key in _PROMPTS if (found := body.get(key))), None)
-    prompt = None if isinstance(value, dict) else as_prompt(value)
+    if value is None or isinstance(value, dict):
+        return None
+    prompt = as_prompt(value)
     if prompt is None or prompt.tokens is not None:
         return prompt
     system = text_of(body.get("system") or body.get("instructions"))
@@ -119,7 +121,7 @@ def _continues(body: Mapping[str, Any]) -> bool:
 
 
 def _from_messages(items: Sequence[Mapping[str, Any]]) -> Prompt | None:
-    messages: list[Message] = []
+    messages: list[Mapping[str, Any]] = []
     media = False
     for item in items:
         if item.get("type") == "item_reference":
@@ -128,7 +130,7 @@ def _from_messages(items: Sequence[Mapping[str, Any]]) -> Prompt | None:
         messages.append(message)
         media = media or with_media
     contents = [message["content"] for message in messages]
-    if any(map(hidden, contents)) and all(not content or hidden(content) for content in contents):
+    if all(not content or hidden(content) for content in contents) and any(map(hidden, contents)):
         return None
     return Prompt(messages=messages, media=media)
 

@@ -17,6 +17,7 @@ from advisor.workload.sharing import content_known
 from advisor.workload.turns_off import findings_off
 
 Reason = tuple[str, str]  # why, how to get it
+GUIDE = "docs/collecting-logs.md"
 
 SUMS = ("the log holds sums, not requests", "analyze a log that has one entry a request")
 SUM_ONLY = ("the log has only their sum", "log the tokens of every request")
@@ -60,7 +61,7 @@ IDLE_HOUR = ("the quietest hour of the day has no request: the ratio is infinite
 NO_REUSE = ("no block is used twice, but for those that every request shares", "analyze a longer log")
 NO_LAYOUT = (
     "content behind the start of prompts is known where their text is, of at least two sessions",
-    "analyze a file with prompts (docs/collecting-logs.md); they are not kept",
+    "analyze a file with prompts; they are not kept",
 )
 NO_OUTPUTS = ("the log has no output lengths", "log the output tokens of every request")
 NO_TTFT = ("the log has no times to the first token", "log the time to the first token of every request")
@@ -100,10 +101,18 @@ def explain_nulls(workload: Workload, trace: Trace) -> tuple[UnknownField, ...]:
     cached = workload.sharing.cached_share is not None
     return tuple(
         UnknownField(
-            path=path, why=why, how_to_get=how, turns_off=findings_off(path, cached_share_known=cached)
+            path=path,
+            why=why,
+            how_to_get=_with_guide(path, how),
+            turns_off=findings_off(path, cached_share_known=cached),
         )
         for path, (why, how) in reasons.items()
     )
+
+
+def _with_guide(path: str, how: str) -> str:
+    """Whatever is missing about sharing, the guide says which setting of which product logs it."""
+    return f"{how}; {GUIDE}" if path.startswith("sharing") and GUIDE not in how else how
 
 
 def _objects(path: str) -> Iterator[str]:

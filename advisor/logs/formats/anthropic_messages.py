@@ -56,5 +56,11 @@ def _answers(row: Row) -> Iterator[Row]:
         if isinstance(value, dict):
             yield value
             yield from (inner for key in ("body", "message") if isinstance(inner := value.get(key), dict))
-        elif isinstance(value, list | str) and "message_start" in str(value)[:200]:
+        elif isinstance(value, list | str) and _is_stream(value):
             yield {"type": "message"} | (folded(value) or {})
+
+
+def _is_stream(answer: list[Any] | str) -> bool:
+    """Whether an answer is events of the API, as objects or as text."""
+    first = answer[:100] if isinstance(answer, str) else str(answer[:1])[:100]
+    return "message_start" in first
