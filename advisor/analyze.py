@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +16,22 @@ import numpy as np
 
 from advisor import __version__
 from advisor.advice.advise import advise
-from advisor.advice.analysis import Analysis, LogSummary, Meta, ModelRows
+from advisor.advice.analysis import Analysis, LogSummary, Meta
 from advisor.advice.machine import Machine, detect_machine
 from advisor.advice.resolve import NoTarget, TargetOptions, resolve_target
 from advisor.advice.steps import Calibrations
 from advisor.advice.target import Target
 from advisor.deploy.calibrate import step_times_path
+from advisor.logs.layout import Place
 from advisor.logs.options import ReadOptions
 from advisor.logs.read import read
+from advisor.logs.sampling import excerpts, sample_layout
 from advisor.logs.source import Progress
 from advisor.logs.trace import Blocks, Labels, Trace
 from advisor.workload.isolation import isolate
 from advisor.workload.measure import measure
-from advisor.workload.model import Workload
+from advisor.workload.model import PromptLayout, PromptPlace, Workload
+from advisor.workload.models import measure_models
 from advisor.workload.routes import measure_routes
 from advisor.workload.traits import find_traits, unknown_traits
 from engine.fetch import model_folder
@@ -63,7 +66,9 @@ def analyze(
         paths, options=options.read, tokenizer=LazyTokenizer(options.tokenizer), progress=progress
     )
     trace = _isolated(_largest_model(everything), options, known)
-    workload = measure(trace, seed=options.seed, cache_tokens=options.cache_tokens)
+    workload = measure(
+        trace, seed=options.seed, cache_tokens=options.cache_tokens, layout=_layout(paths, options, everything)
+    )
     target = _target(options, workload.model, machine)
     calibrations = _calibrations(options)
     advice = advise(faster(workload, options.rate), target, calibrations)
@@ -83,6 +88,7 @@ def analyze(
         sessions=workload.sessions,
         clients=workload.clients,
         drift=workload.drift,
+        layout=workload.layout,
         traits=traits,
         findings=advice.findings,
         unknown=(*workload.unknown, *unknown_traits(traits), *advice.unknown),
@@ -96,6 +102,22 @@ def read_model(paths: Sequence[str | Path], options: AnalyzeOptions, progress: P
     """The Trace that `analyze` would measure, before isolation. Raises as `analyze`."""
     tokenizer = LazyTokenizer(options.tokenizer)
     return _largest_model(read(paths, options=options.read, tokenizer=tokenizer, progress=progress))
+
+
+def prompt_excerpts(
+    paths: Sequence[str | Path], options: AnalyzeOptions, layout: PromptLayout
+) -> list[tuple[PromptPlace, str]]:
+    """The prompts at the examples of the layout, around their first difference; for a terminal only."""
+    places = [Place(place.file, place.line, place.char) for place in layout.examples]
+    return list(zip(layout.examples, excerpts(paths, options.read, places), strict=True))
+
+
+def _layout(paths: Sequence[str | Path], options: AnalyzeOptions, everything: Trace) -> PromptLayout | None:
+    """In tokens where the log was read in tokens."""
+    by_tokens = everything.novel_tokens is not None
+    encoder = LazyTokenizer(options.tokenizer) if by_tokens else None
+    layout = sample_layout(paths, options.read, encoder)
+    return None if layout is None else PromptLayout.model_validate(asdict(layout))
 
 
 def faster(workload: Workload, factor: float) -> Workload:
@@ -148,10 +170,9 @@ def _summary(trace: Trace, workload: Workload) -> LogSummary:
         files=info.files,
         lines=info.lines,
         requests=workload.requests,
+        items=info.items,
         skipped=info.skipped,
-        models=_models(trace.model, len(trace))
-        if len(trace)
-        else (ModelRows(name=workload.model, requests=workload.requests),),
+        models=measure_models(trace),
         routes=measure_routes(trace.route, len(trace)),
         span_s=workload.span_s,
         arrival_basis=info.arrival_basis,
@@ -160,17 +181,6 @@ def _summary(trace: Trace, workload: Workload) -> LogSummary:
         prefix_basis=info.prefix_basis,
         notes=info.notes,
     )
-
-
-def _models(labels: Labels | None, rows: int) -> tuple[ModelRows, ...]:
-    if labels is None:
-        return (ModelRows(name=None, requests=rows),)
-    codes, counts = np.unique(labels.codes, return_counts=True)
-    seen = [
-        ModelRows(name=labels.names[code] if code >= 0 else None, requests=int(count))
-        for code, count in zip(codes, counts, strict=True)
-    ]
-    return tuple(sorted(seen, key=lambda model: -(model.requests or 0)))
 
 
 def _target(options: AnalyzeOptions, log_model: str | None, machine: Machine) -> Target | NoTarget:

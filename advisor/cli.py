@@ -111,18 +111,20 @@ def analyze(
         return _compare(log, options, compare_to, json=json, check=check)
     if check:
         raise InputError("--check needs a plan to compare with", hint="--compare-to advise-out --check")
-    status = _analyze(log, options, out, json=json, force=force)
-    if show_text:
-        _show_text(log, options)
-    return status
+    if show_text and not sys.stdout.isatty():
+        raise InputError("--show-text prints prompts, and only on a terminal", hint="leave --show-text out")
+    return _analyze(log, options, out, json=json, force=force, show_text=show_text)
 
 
-def _analyze(log: list[str], options: AnalyzeOptions, out: Path, *, json: bool, force: bool) -> int:
+def _analyze(
+    log: list[str], options: AnalyzeOptions, out: Path, *, json: bool, force: bool, show_text: bool
+) -> int:
     from advisor.analyze import analyze as analyze_log
+    from advisor.analyze import prompt_excerpts
     from advisor.deploy.files import write_plan_files
     from advisor.logs.save import save
     from advisor.report.progress import progress
-    from advisor.report.terminal import show_analysis, show_next
+    from advisor.report.terminal import show_analysis, show_excerpts, show_next
 
     with progress(_talk(), "reading") as advance:
         analysis, trace = analyze_log(log, options, advance)
@@ -133,17 +135,10 @@ def _analyze(log: list[str], options: AnalyzeOptions, out: Path, *, json: bool, 
         typer.echo(analysis.model_dump_json(indent=2))
     else:
         show_analysis(Console(), analysis)
+    if show_text and analysis.layout is not None:
+        show_excerpts(Console(), prompt_excerpts(log, options, analysis.layout))
     show_next(_talk() if json else Console(), analysis, out, files)
     return 1 if analysis.plan is not None and analysis.plan.verdict == "infeasible" else 0
-
-
-def _show_text(log: list[str], options: AnalyzeOptions) -> None:
-    from advisor.analyze import prompt_excerpts
-    from advisor.report.terminal import show_excerpts
-
-    if not sys.stdout.isatty():
-        raise InputError("--show-text prints prompts, and only on a terminal", hint="leave --show-text out")
-    show_excerpts(Console(), prompt_excerpts(log, options))
 
 
 def _compare(log: list[str], options: AnalyzeOptions, plan: Path, *, json: bool, check: bool) -> int:

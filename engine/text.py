@@ -131,6 +131,20 @@ class Tokenizer:
         text = self.render_chat(messages, add_generation_prompt=add_generation_prompt, tools=tools)
         return list(self._backend.encode(text, add_special_tokens=False).ids)
 
+    def encode_chats(
+        self, chats: Sequence[tuple[Sequence[Message], Sequence[Mapping[str, Any]] | None]]
+    ) -> list[list[int] | None]:
+        """`encode_chat` of many messages with their tools at once, on all cores; None where it refuses them."""
+        texts: list[str | None] = []
+        for messages, tools in chats:
+            try:
+                texts.append(self.render_chat(messages, tools=tools))
+            except InputError:
+                texts.append(None)
+        rendered = [_clean(text) for text in texts if text is not None]
+        encoded = iter(self._backend.encode_batch_fast(rendered, add_special_tokens=False))
+        return [None if text is None else list(next(encoded).ids) for text in texts]
+
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """Text of token ids; bytes that are not UTF-8 become U+FFFD."""
         return self._backend.decode(list(ids), skip_special_tokens=skip_special)
@@ -231,6 +245,11 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _content(token: str | Mapping[str, Any]) -> str:
     return token if isinstance(token, str) else str(token["content"])
+
+
+def _clean(text: str) -> str:
+    """Text without lone surrogates, which the backend does not take."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _ids(value: int | list[int] | None) -> list[int]:

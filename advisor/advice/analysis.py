@@ -27,6 +27,7 @@ from advisor.workload.model import (
     Trait,
     UnknownField,
 )
+from advisor.workload.models import ModelRows
 from advisor.workload.routes import RouteRows
 
 FORMAT_VERSION = "1"
@@ -41,13 +42,6 @@ class Meta(Report):
     inputs_digest: str = Field(description="SHA-256 of the log, the flags and the step times used")
 
 
-class ModelRows(Report):
-    """One model seen in the log; what the log does not say is null."""
-
-    name: str | None
-    requests: int | None
-
-
 class LogSummary(Report):
     """What was read and what was assumed."""
 
@@ -55,6 +49,7 @@ class LogSummary(Report):
     files: int
     lines: int
     requests: int | None = Field(description="null where the log gives sums without a count")
+    items: int | None = None  # = requests of all models + skipped
     skipped: dict[str, int]
     models: tuple[ModelRows, ...]
     routes: tuple[RouteRows, ...] = ()

@@ -2,13 +2,13 @@
 
 Works on a sample of prompts whose text is still at hand. Prompts are cut into chunks where their own content
 says so, not at fixed positions: equal content gives equal chunks wherever it stands. Only numbers and places
-(file, line, character) leave; excerpts are made for the screen alone, on demand.
+(file, line, character) leave.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -22,7 +22,6 @@ LEAST_STABLE = 3  # first requests
 _WINDOW = 8  # units that decide whether a chunk ends
 _UNITS_PER_CHUNK = {"tokens": 8, "bytes": 32}  # on average: what is shared is missed by about two of them
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # odd: 2^64 over the golden ratio
-_EXCERPT = 60  # characters on each side
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -62,15 +61,14 @@ class Layout:
     any_position_share: float  # content that an earlier request had at any position
     hit_rate_reordered: float  # with what many first requests share moved to the front
     examples: tuple[Place, ...]  # two neighbouring first requests, at their first difference
-    excerpts: tuple[str, ...] = field(default=(), repr=False, compare=False)  # for a terminal; never written
 
 
-def measure_layout(samples: Sequence[Sample], unit: str, *, excerpts: bool = False) -> Layout | None:
+def measure_layout(samples: Sequence[Sample], unit: str) -> Layout | None:
     """The layout of prompts in order of arrival; None where fewer than two sessions begin in the sample."""
     samples = [sample for sample in samples if len(sample.units)]
     if len(samples) < 2:
         return None
-    chunks = cut([np.asarray(sample.units, dtype=np.uint64) for sample in samples], _UNITS_PER_CHUNK[unit])
+    chunks = cut([_as_units(sample.units) for sample in samples], _UNITS_PER_CHUNK[unit])
     firsts = first_requests(samples, chunks)
     if len(firsts) < 2:
         return None
@@ -94,7 +92,6 @@ def measure_layout(samples: Sequence[Sample], unit: str, *, excerpts: bool = Fal
         hit_rate_reordered=max(now, *(chunks.reordered(firsts, s).prefix_hits() for s in STABLE_SHARES))
         / total,
         examples=tuple(Place(samples[i].file, samples[i].line, char) for i in typical),
-        excerpts=tuple(_excerpt(samples[i].text, char) for i in typical) if excerpts else (),
     )
 
 
@@ -215,6 +212,12 @@ def first_requests(samples: Sequence[Sample], chunks: Chunks) -> list[int]:
     return firsts
 
 
+def _as_units(units: Sequence[int]) -> Units:
+    if isinstance(units, bytes):
+        return np.frombuffer(units, dtype=np.uint8).astype(np.uint64)
+    return np.asarray(units, dtype=np.uint64)
+
+
 def _first_rows(keys: Units, rows: IntColumn) -> IntColumn:
     """For every entry the first row, in order, that has its key."""
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
@@ -235,8 +238,3 @@ def _mixed(values: Units) -> Units:
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
-
-
-def _excerpt(text: str, char: int) -> str:
-    start, stop = max(0, char - _EXCERPT), char + _EXCERPT
-    return f"{'...' if start else ''}{text[start:stop]}{'...' if stop < len(text) else ''}"

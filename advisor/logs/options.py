@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Literal
 
 from engine.errors import InputError
 
@@ -31,6 +32,10 @@ class ReadOptions:
     block_size: int = 16  # tokens per block; text logs only
     seed: int = 0  # chooses the share
     format: str | None = None  # skip detection
+    text: Literal["auto", "bytes", "tokens"] = (
+        "auto"  # tokens: always by the tokenizer; auto: if the log is small
+    )
+    processes: int | None = None  # that parse; by default one, for large logs one a core
 
     def __post_init__(self) -> None:
         for name, _ in self.where:
@@ -41,6 +46,8 @@ class ReadOptions:
             _check("--time-unit", self.time_unit, tuple(TIME_UNITS))
         if not 0 < self.log_share <= 1:
             raise InputError("--log-share must be above 0 and at most 1", hint="--log-share 1/8")
+        if self.processes is not None and self.processes < 1:
+            raise InputError("a log is read by at least 1 process", hint="processes=1")
         if self.block_size < 1:
             raise InputError("--block-size must be at least 1", hint="--block-size 16")
 

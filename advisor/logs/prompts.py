@@ -18,6 +18,7 @@ from advisor.logs.times import as_number
 _BODIES = ("request", "body", "request_body", "requestBody", "proxy_server_request", "input", "params")
 _RESPONSES = ("response", "response_body", "responseBody", "output", "completion", "answer")
 _PROMPTS = ("messages", "prompt", "input", "text")
+_MOST_MESSAGES = 100_000
 _HIDDEN = ("redacted", "__redacted__", "[redacted]", "<redacted>", "***")
 
 

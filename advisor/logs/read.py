@@ -1,34 +1,40 @@
 """Reading a log: from paths to one Trace, in one pass.
 
-Owns the flow lines -> rows -> records -> (text becomes block ids) -> columns, and the tally of what was left
-out. Text is held for one batch and dropped; a bad line is counted, never raised. Formats do the understanding.
+Owns the order of things: which format it is, who parses (this process, or several for large logs of lines),
+what is known in the end and what was left out. Parsing itself is `parse`'s.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from advisor.logs.columns import Columns
 from advisor.logs.formats import choose_format, nearest_formats
-from advisor.logs.formats.base import Basis, Format
+from advisor.logs.formats.base import Basis
+from advisor.logs.identity import KEY_BYTES
 from advisor.logs.options import ReadOptions
-from advisor.logs.record import LINE, Record, Row, UnusableError
-from advisor.logs.rows import Line, list_within, read_rows
-from advisor.logs.selection import Selection
-from advisor.logs.source import Meter, Progress, Source, find_sources, read_chunks
-from advisor.logs.text import TextEncoder, TextReader
+from advisor.logs.parse import Harvest, Parsed, Parser, Setup, count_rows
+from advisor.logs.part import Tally
+from advisor.logs.pieces import Piece, cut_file, cut_stream
+from advisor.logs.record import LINE, Row, UnusableError
+from advisor.logs.rows import Line, list_within, open_log, rows_of_lines
+from advisor.logs.selection import Names, add_names, name_hint
+from advisor.logs.source import Meter, Progress, Source, content_size, find_sources, is_plain, read_chunks
+from advisor.logs.text import LARGE_BYTES, TextEncoder, TextReader
 from advisor.logs.times import describe_span
-from advisor.logs.trace import LogInfo, Trace, Unknown
+from advisor.logs.trace import LogInfo, Trace
+from advisor.logs.workers import Job, Workers, process_count
 from engine.errors import InputError
 
 SAMPLE_ROWS = 200
-_BATCH_ROWS = 256
-_BATCH_CHARACTERS = 4_000_000
+SAMPLE_CHARACTERS = 16_000_000
+PARALLEL_BYTES = 32 << 20  # of a log: below it, starting processes costs more than they save
 _FIELD_NAME = re.compile(r"[A-Za-z_@][\w.\-]{0,39}")
 _MOST_FIELDS = 12
 
@@ -42,159 +48,231 @@ def read(
 ) -> Trace:
     """The requests of a log, sorted by arrival.
 
-    `paths` are files, folders or `-`. `tokenizer` is used for logs with text only; without it their sharing
-    stays unknown. `progress(done, total)` hears of bytes as stored; total is 0 where unknown. Raises InputError
-    where nothing can be used.
+    `paths` are files, folders or `-`. `tokenizer` is used for logs with text, as `options.text` says; without
+    it their sharing is measured on bytes. `progress(done, total)` hears of bytes as stored; total is 0 where
+    unknown. Large logs of lines are read by several processes, with the same result. Raises InputError where
+    nothing can be used, MachineError where a tokenizer that was asked for is missing.
     """
+    options = options or ReadOptions()
     sources = find_sources(paths)
     meter = Meter(sources, progress)
-    reading = _Reading(options or ReadOptions(), tokenizer)
-    for source in sources:
-        reading.take(source, read_rows(read_chunks(source, meter)))
+    streams = [read_chunks(source, meter) for source in sources]
+    large = False
+    if tokenizer is not None and options.text == "auto":
+        large, streams = _is_large(sources, streams)
+    key = os.urandom(KEY_BYTES)  # never leaves, nor does a digest
+    text = TextReader(tokenizer, options.block_size, key, wanted=options.text, large=large)
+    with ExitStack() as stack:
+        reading = _Reading(options, text, key, meter, sum(source.size for source in sources), stack)
+        for index, (source, stream) in enumerate(zip(sources, streams, strict=True)):
+            reading.take(index, source, stream)
     return reading.finish(len(sources))
 
 
-class _Place(NamedTuple):
-    """Where a record came from, for messages."""
+def _is_large(
+    sources: Sequence[Source], streams: Sequence[Iterator[bytes]]
+) -> tuple[bool, list[Iterator[bytes]]]:
+    """Whether the log has more than `LARGE_BYTES`, and its streams; the start of standard input is held."""
+    left = LARGE_BYTES
+    whole = list(streams)
+    for index, source in enumerate(sources):
+        if source.path is None:
+            start, whole[index] = _read_ahead(streams[index], left)
+            left -= start
+        else:
+            left -= content_size(source, left + 1)
+        if left < 0:
+            return True, whole
+    return False, whole
 
-    source: Source
-    line: int
 
-    def __str__(self) -> str:
-        return f"{self.source.name}, line {self.line}" if self.line else self.source.name
+def _read_ahead(stream: Iterator[bytes], most: int) -> tuple[int, Iterator[bytes]]:
+    """How much a stream has, as far as `most`, and the same stream."""
+    start: list[bytes] = []
+    size = 0
+    try:
+        for chunk in stream:
+            start.append(chunk)
+            size += len(chunk)
+            if size > most:
+                break
+    except UnusableError as error:
+        return size, itertools.chain(start, _raise(error))
+    return size, itertools.chain(start, stream)
 
 
-class _Tally:
-    """Lines read, the items they hold, and those left out by reason."""
-
-    def __init__(self) -> None:
-        self.lines = 0
-        self.items = 0
-        self.skipped: dict[str, int] = {}
-        self.first: tuple[_Place, str] | None = None
-
-    def skip(self, place: _Place, error: UnusableError) -> None:
-        self.items += error.lines
-        self.skipped[error.reason] = self.skipped.get(error.reason, 0) + error.lines
-        if self.first is None:
-            self.first = (place, error.reason)
+def _raise(error: UnusableError) -> Iterator[bytes]:
+    raise error
+    yield b""
 
 
 class _Reading:
     """One log being read. The first file whose format is known decides the format of all."""
 
-    def __init__(self, options: ReadOptions, encoder: TextEncoder | None) -> None:
+    def __init__(
+        self,
+        options: ReadOptions,
+        text: TextReader,
+        key: bytes,
+        meter: Meter,
+        stored_bytes: int,
+        stack: ExitStack,
+    ) -> None:
         self._options = options
-        self._tally = _Tally()
-        self._format: Format | None = None
-        self._selection: Selection | None = None
-        self._text = TextReader(encoder, options.block_size)
+        self._text = text
+        self._key = key
+        self._meter = meter
+        self._stored, self._seen = stored_bytes, 0  # bytes of the log, as far as known, and of pieces so far
+        self._stack = stack  # of what must be ended after reading
+        self._parser: Parser | None = None
+        self._workers: Workers | None = None
         self._columns = Columns(options.block_size)
-        self._batch: list[tuple[Record, _Place]] = []
-        self._batch_size = 0  # characters
+        self._tally = Tally()
+        self._first: tuple[str, str] | None = None  # item that was left out: where, and why
+        self._names: Names = {}
         self._fields: tuple[str, ...] = ()  # of the first JSON object, for the hint when no format is known
 
-    def take(self, source: Source, rows: Iterator[Line]) -> None:
+    def take(self, index: int, source: Source, chunks: Iterator[bytes]) -> None:
         """Read one file."""
-        head = list(itertools.islice(rows, SAMPLE_ROWS))
-        known = self._recognise(head)
-        if not known and len(head) == 1 and isinstance(head[0].content, dict):
-            # A document is one row to the formats that know it, else the rows that it holds.
-            head = _unfold(head[0])
-            known = self._recognise(head)
-        last = 0
-        for number, content in itertools.chain(head, rows):
-            place = _Place(source, number)
-            lines = content.lines if isinstance(content, UnusableError) else 1
-            self._tally.lines += lines if number != last or number == 0 else 0
-            last = number
-            try:
-                if isinstance(content, UnusableError):
-                    raise content
-                if not known:
-                    raise UnusableError(self._why_unknown(content))
-                self._parse(content, place)
-            except UnusableError as error:
-                self._tally.skip(place, error)
+        done = self._meter.done
+        opened = open_log(chunks)
+        if opened.kind == "rows":
+            self._take_rows(index, source, opened.rows)
+            return
+        text = opened.kind == "text"
+        pieces = cut_stream(opened.chunks)
+        if source.path is not None and is_plain(source):
+            # A file that lies there as it is is read where it lies, by whoever parses it.
+            if isinstance(chunks, Generator):
+                chunks.close()
+            self._meter.done = done
+            pieces = cut_file(source.path, source.size, self._meter.add)
+        start = list(itertools.islice(pieces, 1))
+        head = [line for piece in start for line in _sample(_rows(piece, text))]
+        if len(head) < 2:
+            start += itertools.islice(pieces, 1)
+        pieces = itertools.chain(start, pieces)
+        if (len(head) < 2 and len(start) < 2) or not self._recognise(head):
+            self._take_rows(
+                index, source, itertools.chain.from_iterable(_rows(piece, text) for piece in pieces)
+            )
+            return
+        before = 0
+        for harvests, lines in self._parse(Job(piece, index, text) for piece in pieces):
+            for harvest in harvests:
+                self._add(source, harvest, before)
+            before += lines
 
     def finish(self, files: int) -> Trace:
         """The Trace, with what was assumed."""
-        self._flush()
-        if self._format is None:
+        if self._parser is None:
             raise self._nothing_usable()
-        basis = self._format.basis()
-        trace, left_out = self._columns.finish(basis, self._text.index)
+        basis = self._parser.format.basis()
+        items = self._tally.items + len(self._columns) - self._columns.merged
+        trace, left_out = self._columns.finish(basis)
         if len(trace) == 0 and basis.totals is None:
             raise self._nothing_usable()
-        for reason, count in left_out.items():
-            self._tally.skipped[reason] = self._tally.skipped.get(reason, 0) + count
-        unknown = [*self._format.cannot_tell, *basis.unknown]
-        if self._text.unread:
-            why = "the log has prompt text and no tokenizer was given"
-            unknown.append(Unknown("sharing", why, "--tokenizer NAME"))
+        self._tally.skipped.update(left_out)
+        unknown = (*self._parser.format.cannot_tell, *basis.unknown)
+        told = {entry.path for entry in unknown}
+        unread = [entry for entry in self._text.unknown(trace.prompt_tokens) if entry.path not in told]
         info = LogInfo(
-            format=self._format.name,
+            format=self._parser.format.name,
             files=files,
             lines=self._tally.lines,
-            items=self._tally.items + len(self._columns) - self._columns.merged,
+            items=items,
             skipped=dict(sorted(self._tally.skipped.items())),
             arrival_basis=basis.arrival,
-            token_basis=self._text.token_basis(basis.tokens, len(trace)),
-            prefix_basis=None if trace.blocks is None else basis.prefix,
+            token_basis=self._text.token_basis(basis.tokens, trace.prompt_tokens),
+            prefix_basis=None if trace.blocks is None else self._text.prefix_basis(basis.prefix),
             notes=(*_time_notes(trace, basis, self._options), *basis.notes, *self._text.notes()),
         )
-        return replace(trace, unknown=tuple(unknown), info=info)
+        return replace(trace, unknown=(*unknown, *unread), info=info)
+
+    def _take_rows(self, index: int, source: Source, rows: Iterator[Line]) -> None:
+        """Read a file that cannot be read in parts, or whose format is not the log's."""
+        head = _sample(rows)
+        known = self._recognise(head)
+        if not known and len(head) == 1 and isinstance(head[0].content, dict):
+            # A document is one row to the formats that know it, else the rows that it holds.
+            head = unfold(head[0])
+            known = self._recognise(head)
+        rows = itertools.chain(head, rows)
+        if self._parser is None or not known:
+            rows = (Line(number, self._why_unknown(content)) for number, content, _ in rows)
+            self._count(source, count_rows(rows))
+            return
+        for harvest in self._parser.read(rows, index):
+            self._add(source, harvest)
+
+    def _parse(self, jobs: Iterator[Job]) -> Iterator[Parsed]:
+        """Parse pieces: here, or from where the log turns out to be large in several processes."""
+        parser = self._parser
+        if parser is None:
+            raise ValueError("a format is known before pieces are parsed")
+        for job in jobs:
+            self._seen += len(job.piece.data) or job.piece.size
+            if self._workers is None and self._worth_splitting(parser):
+                if self._text.unit is None:
+                    self._text.use("bytes")
+                workers = Workers(
+                    parser.setup, self._text.unit or "bytes", process_count(self._options.processes)
+                )
+                self._workers = self._stack.enter_context(workers)
+            if self._workers is None:
+                yield parser.read_piece(job.piece, job.source, text=job.text)
+                continue
+            for parsed in self._workers.map(itertools.chain([job], jobs)):
+                for harvest in parsed.harvests:
+                    parser.format.counts.update(harvest.format_counts)
+                    self._text.counts.update(harvest.text_counts)
+                yield parsed
+
+    def _worth_splitting(self, parser: Parser) -> bool:
+        if parser.format.ordered or self._text.one_process or process_count(self._options.processes) < 2:
+            return False
+        return self._options.processes is not None or max(self._stored, self._seen) >= PARALLEL_BYTES
 
     def _recognise(self, head: Sequence[Line]) -> bool:
         """Whether a file that starts like this is in the log's format, which the first such file settles."""
         sample = [line.content for line in head if not isinstance(line.content, UnusableError)]
         if not sample:
-            return self._format is not None
+            return self._parser is not None
         self._fields = self._fields or tuple(sample[0])
         kind = choose_format(sample, self._options)
-        if kind is not None and self._format is None:
-            self._format = kind(sample, self._options)
-            self._selection = Selection(self._options, self._format.basis().clock)
-        return kind is not None and type(self._format) is kind
+        if kind is not None and self._parser is None:
+            self._parser = Parser(Setup(kind, sample, self._options, self._key), self._text)
+            self._parser.settle_text()
+        return kind is not None and self._parser is not None and type(self._parser.format) is kind
 
-    def _why_unknown(self, row: Row) -> str:
-        if self._format is not None:
-            return "another format than the rest of the log"
-        return "neither JSON nor CSV" if LINE in row else "no known format"
+    def _add(self, source: Source, harvest: Harvest, before: int = 0) -> None:
+        if harvest.part is not None:
+            self._columns.add(harvest.part)
+        self._count(source, harvest.tally, before)
+        add_names(self._names, harvest.names)
 
-    def _parse(self, row: Row, place: _Place) -> None:
-        if self._format is None or self._selection is None:
-            raise UnusableError("no known format")
-        for item in self._format.parse(row):
-            try:
-                if isinstance(item, UnusableError):
-                    raise item
-                self._selection.check(item)
-            except UnusableError as error:
-                self._tally.skip(place, error)
-                continue
-            self._batch.append((item, place))
-            self._batch_size += item.text_size
-            if len(self._batch) >= _BATCH_ROWS or self._batch_size >= _BATCH_CHARACTERS:
-                self._flush()
+    def _count(self, source: Source, tally: Tally, before: int = 0) -> None:
+        """Add to the account; the lines of the tally count from behind `before` others."""
+        if self._first is None and tally.first is not None:
+            line, _, reason = tally.first
+            self._first = (f"{source.name}, line {before + line}" if line else source.name, reason)
+        self._tally.lines += tally.lines
+        self._tally.items += tally.items
+        self._tally.skipped.update(tally.skipped)
 
-    def _flush(self) -> None:
-        """Move the batch into the columns; its text is forgotten here."""
-        paths = self._text.take([record for record, _ in self._batch])
-        for (record, place), path in zip(self._batch, paths, strict=True):
-            if isinstance(path, UnusableError):
-                self._tally.skip(place, path)
-            else:
-                self._columns.add(record, path)
-        self._batch.clear()
-        self._batch_size = 0
+    def _why_unknown(self, content: Row | UnusableError) -> UnusableError:
+        if isinstance(content, UnusableError):
+            return content
+        if self._parser is not None:
+            return UnusableError("another format than the rest of the log")
+        return UnusableError("neither JSON nor CSV" if LINE in content else "no known format")
 
     def _nothing_usable(self) -> InputError:
-        place, reason = self._tally.first or ("", "every file is empty")
+        where, reason = self._first or (None, "every file is empty")
         hint = "give JSON lines, a JSON array or CSV, plain or in gzip or zstd"
-        if self._selection is not None and any(text.startswith("not selected") for text in self._tally.skipped):
-            hint = self._selection.names_seen() or "loosen --where, --since or --until"
-        elif self._format is None and self._fields:
+        if any(text.startswith("not selected") for text in self._tally.skipped):
+            hint = name_hint(self._names) or "loosen --where, --since or --until"
+        elif self._parser is None and self._fields:
             names = [name for name in self._fields if _FIELD_NAME.fullmatch(name)][:_MOST_FIELDS]
             hint = "--map arrival=FIELD,prompt_tokens=FIELD" + (
                 f" with FIELD of {', '.join(names)}" if names else ""
@@ -202,10 +280,30 @@ class _Reading:
             hint += f"; the nearest formats are {', '.join(nearest_formats(self._fields))}"
         skips = ", ".join(f"{count} x {name}" for name, count in sorted(self._tally.skipped.items()))
         why = f"{reason} (of {self._tally.lines} lines: {skips})" if self._tally.lines else reason
-        return InputError("no usable request in the log", where=str(place) or None, why=why, hint=hint)
+        return InputError("no usable request in the log", where=where, why=why, hint=hint)
 
 
-def _unfold(line: Line) -> list[Line]:
+def _rows(piece: Piece, text: bool) -> Iterator[Line]:
+    try:
+        yield from rows_of_lines(piece.load(), piece.offset, text=text)
+    except UnusableError as error:
+        yield Line(0, error)
+
+
+def _sample(rows: Iterator[Line]) -> list[Line]:
+    """The first rows, fewer where they are large."""
+    head = []
+    characters = 0
+    for line in rows:
+        head.append(line)
+        if not isinstance(line.content, UnusableError):
+            characters += sum(len(value) for value in line.content.values() if isinstance(value, str))
+        if len(head) == SAMPLE_ROWS or characters >= SAMPLE_CHARACTERS:
+            break
+    return head
+
+
+def unfold(line: Line) -> list[Line]:
     """The rows of a document's list; the document itself where it has none."""
     items = None if isinstance(line.content, UnusableError) else list_within(line.content)
     if items is None:

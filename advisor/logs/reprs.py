@@ -143,4 +143,4 @@ def _unescape(match: re.Match[str]) -> str:
     if len(code) == 1:
         return _ESCAPES.get(code, match[0])
     number = int(code[1:], 16)
-    return chr(number) if number <= 0x10FFFF and not 0xD800 <= number < 0xE000 else "\ufffd"
+    return chr(number) if number <= 0x10FFFF else "\ufffd"

@@ -1,7 +1,8 @@
 """From bytes to rows: JSON lines, a JSON document, CSV, or the lines of a text log.
 
-Owns the splitting and the reasons for which a line is no row; one bad line never costs the others. Memory is
-bounded by `LINE_BYTES` for lines and by `DOCUMENT_BYTES` for documents, which cannot be read in parts.
+Owns the reasons for which a line is no row; one bad line never costs the others. Lines come in pieces that can
+be read apart from each other; CSV and documents cannot. Memory is bounded by `LINE_BYTES` for lines and CSV
+rows, by `DOCUMENT_BYTES` and `DOCUMENT_VALUES` for documents.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ import itertools
 import json
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
+from advisor.logs.pieces import LINE_BYTES, cut_stream
 from advisor.logs.record import LINE, Row, UnusableError
 
-LINE_BYTES = 64 << 20
 DOCUMENT_BYTES = 256 << 20
+DOCUMENT_VALUES = 20_000_000  # commas: small values take a hundred bytes each in memory
 _BOM = b"\xef\xbb\xbf"
 _NOT_TEXT = (b"PAR1", b"PK\x03\x04", b"\x80\x04", b"\x80\x05", b"\xff\xfe", b"\xfe\xff", b"SQLite")
 _LISTS = (
@@ -30,14 +32,19 @@ _DOCUMENT = re.compile(rb"\{|\[\s*([{\[\"\]]|$)")  # a text log may start with `
 _COLUMN = re.compile(r"[^\W\d][\w .\-/()%:#]{0,79}")  # what a CSV header has between its delimiters
 _HEADER_LINES = 4  # looked at to tell a CSV header from a line of text
 _SEVERAL = "several JSON values in one"
+_TOO_LONG = "a line that is too long"
 _decode = msgspec.json.Decoder().decode
 
 
 class Line(NamedTuple):
-    """One line, CSV row or list item: its number in the file, from 1, and what it holds."""
+    """One line, CSV row or list item: its number in the file or piece, from 1, what it holds, and a place.
+
+    `at` tells it from all other lines of the file: the byte where it starts, where that is known.
+    """
 
     number: int
     content: Row | UnusableError
+    at: int = 0
 
 
 def list_within(document: Row) -> list[Any] | None:
@@ -45,27 +52,100 @@ def list_within(document: Row) -> list[Any] | None:
     return next((value for name in _LISTS if isinstance(value := document.get(name), list)), None)
 
 
-def read_rows(chunks: Iterable[bytes]) -> Iterator[Line]:
-    """The rows of one file, blank lines left out. Whatever cannot be read is a Line that says why."""
+class Opened(NamedTuple):
+    """What a file holds: lines, which can be read in pieces (`text`: that are not JSON), or rows, in one go."""
+
+    kind: str  # lines, text or rows
+    chunks: Iterator[bytes]  # of lines
+    rows: Iterator[Line]
+
+
+def open_log(chunks: Iterable[bytes]) -> Opened:
+    """Look at the start of a file."""
+    stream = iter(chunks)
     try:
-        yield from _rows(iter(chunks))
+        head = next(stream, b"")
+    except UnusableError as error:
+        return Opened("rows", stream, iter([Line(0, error)]))
+    kind = _kind(head.removeprefix(_BOM))
+    stream = itertools.chain([head], stream)
+    if kind in ("lines", "text"):
+        return Opened(kind, stream, iter(()))
+    rows = {"document": _document, "csv": _csv}.get(kind)
+    if rows is None:
+        return Opened("rows", stream, iter([Line(0, UnusableError("not a text file"))]))
+    return Opened("rows", stream, _or_error(rows(_without_bom(stream))))
+
+
+def rows_of_lines(data: bytes, offset: int, *, text: bool) -> Iterator[Line]:
+    """The rows of some lines, blank ones left out. What cannot be read is a Line that says why.
+
+    Numbers count from 1 at the start of `data`, which begins at byte `offset` of the file.
+    """
+    view = memoryview(data)  # lines are parsed where they lie
+    number = start = 0
+    while start < len(data):
+        number += 1
+        end = data.find(b"\n", start)
+        end = len(data) if end < 0 else end
+        if end - start > LINE_BYTES:
+            yield Line(number, _too_long(), offset + start)
+        elif text:
+            line = data[start:end].decode("utf-8", "replace").rstrip("\r")
+            if line.strip():
+                yield Line(number, {LINE: line}, offset + start)
+        else:
+            for content in _json_line(view[start:end]):
+                yield Line(number, content, offset + start)
+        start = end + 1
+
+
+def read_rows(chunks: Iterable[bytes]) -> Iterator[Line]:
+    """The rows of one file, however it is made, one after another."""
+    opened = open_log(chunks)
+    yield from opened.rows
+    if opened.kind == "rows":
+        return
+    before = 0
+    for piece in cut_stream(opened.chunks):
+        try:
+            data = piece.load()
+        except UnusableError as error:
+            yield Line(0, error)
+            return
+        for number, content, at in rows_of_lines(data, piece.offset, text=opened.kind == "text"):
+            yield Line(before + number, content, at)
+        before += data.count(b"\n")
+
+
+def _json_line(line: memoryview) -> Sequence[Row | UnusableError]:
+    """What a line holds: one value as a rule; nothing where it is blank."""
+    try:
+        value = _decode(line)
+    except (msgspec.DecodeError, RecursionError):
+        raw = bytes(line).strip()
+        content = _parse(raw) if raw else None
+        if content is None:
+            return ()
+        several = type(content) is UnusableError and content.reason == _SEVERAL
+        return list(_concatenated(raw)) if several else (content,)
+    return (value if type(value) is dict else UnusableError("not a JSON object"),)
+
+
+def _without_bom(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    yield next(chunks, b"").removeprefix(_BOM)
+    yield from chunks
+
+
+def _too_long() -> UnusableError:
+    return UnusableError(f"line longer than {LINE_BYTES >> 20} MiB")
+
+
+def _or_error(rows: Iterator[Line]) -> Iterator[Line]:
+    try:
+        yield from rows
     except UnusableError as error:
         yield Line(0, error)
-
-
-def _rows(chunks: Iterator[bytes]) -> Iterator[Line]:
-    head = next(chunks, b"").removeprefix(_BOM)
-    chunks = itertools.chain([head], chunks)
-    kind = _kind(head)
-    if kind == "lines":
-        return _json_lines(chunks)
-    if kind == "document":
-        return _document(chunks)
-    if kind == "csv":
-        return _csv(chunks)
-    if kind == "text":
-        return _text_lines(chunks)
-    return iter([Line(0, UnusableError("not a text file"))])
 
 
 def _kind(head: bytes) -> str:
@@ -96,43 +176,12 @@ def _has_header(lines: list[bytes]) -> bool:
     return not rest or any(line.count(delimiter) >= len(names) - 1 or '"' in line for line in rest[:3])
 
 
-def _split(chunks: Iterator[bytes]) -> Iterator[bytes | None]:
-    """Lines without their ends; None for a line of more than LINE_BYTES, which is dropped as it comes."""
-    pieces: list[bytes] = []
-    held = 0
-    for chunk in chunks:
-        first, *rest = chunk.split(b"\n")
-        held += len(first)
-        if held <= LINE_BYTES:
-            pieces.append(first)
-        else:
-            pieces.clear()
-        if rest:
-            yield b"".join(pieces) if held <= LINE_BYTES else None
-            yield from rest[:-1]
-            pieces, held = [rest[-1]], len(rest[-1])
-    if held:
-        yield b"".join(pieces) if held <= LINE_BYTES else None
-
-
-def _json_lines(chunks: Iterator[bytes]) -> Iterator[Line]:
-    for number, raw in enumerate(_split(chunks), 1):
-        if raw is None:
-            yield Line(number, UnusableError(f"line longer than {LINE_BYTES >> 20} MiB"))
-        elif line := raw.strip():
-            content = _parse(line)
-            if type(content) is UnusableError and content.reason == _SEVERAL:
-                yield from (Line(number, value) for value in _concatenated(line))
-            else:
-                yield Line(number, content)
-
-
-def _text_lines(chunks: Iterator[bytes]) -> Iterator[Line]:
-    for number, raw in enumerate(_split(chunks), 1):
-        if raw is None:
-            yield Line(number, UnusableError(f"line longer than {LINE_BYTES >> 20} MiB"))
-        elif raw.strip():
-            yield Line(number, {LINE: raw.decode("utf-8", "replace").rstrip("\r")})
+def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
+    """Lines as text, without their ends; `_TOO_LONG` for one that is."""
+    for piece in cut_stream(chunks):
+        *lines, rest = piece.load().split(b"\n")
+        for raw in lines if not rest else [*lines, rest]:
+            yield raw.decode("utf-8", "replace").rstrip("\r") if len(raw) <= LINE_BYTES else _TOO_LONG
 
 
 def _concatenated(data: bytes) -> Iterator[Row | UnusableError]:
@@ -195,6 +244,9 @@ def _document(chunks: Iterator[bytes]) -> Iterator[Line]:
         if len(data) > DOCUMENT_BYTES:
             raise UnusableError(f"JSON document over {DOCUMENT_BYTES >> 20} MiB; JSON lines have no limit")
     content = bytes(data)
+    del data
+    if content.count(b",") > DOCUMENT_VALUES:
+        raise UnusableError("JSON document with too many values; JSON lines have no limit")
     for number, item in enumerate(_items(content), 1):
         row = _parse(bytes(item)) if isinstance(item, msgspec.Raw) else item
         yield Line(number, row if isinstance(row, dict | UnusableError) else UnusableError("not a JSON object"))
@@ -219,13 +271,15 @@ def _items(data: bytes) -> Iterable[Any]:
 
 def _csv(chunks: Iterator[bytes]) -> Iterator[Line]:
     csv.field_size_limit(LINE_BYTES)  # the module's 128 KiB is less than a long prompt
-    texts = ("" if raw is None else raw.decode("utf-8", "replace").rstrip("\r") for raw in _split(chunks))
+    texts = _lines(chunks)
     first = next((text for text in texts if text.strip()), "")
     delimiter = max(",\t;|", key=first.count)
     header = _cells(first, delimiter)
     for number, lines in _csv_records(texts):
         cells = _cells("\n".join(lines), delimiter)
-        if lines[0].count('"') % 2 and len(lines) == 1:
+        if lines[0] is _TOO_LONG:
+            yield Line(number, _too_long())
+        elif lines[0].count('"') % 2 and len(lines) == 1:
             yield Line(number, UnusableError("quote that never closes"))
         elif len(cells) != len(header):
             yield Line(number, UnusableError("wrong number of CSV fields", len(lines)))
@@ -248,11 +302,13 @@ def _csv_records(texts: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
             continue
         record = [line]
         closed = line.count('"') % 2 == 0
-        while not closed and len(record) < _QUOTED_LINES:
+        size = len(line)
+        while not closed and len(record) < _QUOTED_LINES and size <= LINE_BYTES:
             more = waiting.popleft() if waiting else next(texts, None)
             if more is None:
                 break
             record.append(more)
+            size += len(more)
             closed = more.count('"') % 2 == 1
         if not closed:
             waiting.extendleft(reversed(record[1:]))

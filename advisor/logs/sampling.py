@@ -1,7 +1,7 @@
 """A sample of a log's prompts with their text, for what cannot be measured once it is dropped.
 
-Reads the start of the log again, up to a bound in characters, and gives the prompts of its most frequent model in
-order of arrival. What it gives must not be kept: `layout` turns it into numbers.
+Reads the start of the log again, up to a bound in characters; the prompts of the most frequent model there, in
+order of arrival, become numbers in `layout` and are forgotten.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from pathlib import Path
 
 from advisor.logs.canonical import canonical_bytes
 from advisor.logs.formats import choose_format
-from advisor.logs.layout import Layout, Sample, measure_layout
+from advisor.logs.layout import Layout, Place, Sample, measure_layout
 from advisor.logs.options import ReadOptions
 from advisor.logs.read import SAMPLE_ROWS, unfold
 from advisor.logs.record import Record, UnusableError
-from advisor.logs.rows import Line, open_log, rows_of_piece
+from advisor.logs.rows import read_rows
 from advisor.logs.selection import Selection
 from advisor.logs.source import Meter, find_sources, read_chunks
 from advisor.logs.text import TextEncoder
 
 CHARACTERS = 16_000_000  # of prompts in the sample
+_EXCERPT = 60  # characters on each side of a place
 _ROWS_PER_PROMPT = 50  # read without finding one: the log has no text
 
 
@@ -31,13 +32,11 @@ def sample_layout(
     paths: Sequence[str | Path],
     options: ReadOptions,
     encoder: TextEncoder | None,
-    *,
-    excerpts: bool = False,
 ) -> Layout | None:
     """The prompt layout of a log, in tokens where an encoder is given, else in bytes.
 
-    None where it shows no text, or the beginnings of fewer than two sessions, or is standard input, which cannot
-    be read again.
+    None where it shows no text, or the beginnings of fewer than two sessions, or is standard input, which
+    cannot be read again.
     """
     if any(str(path) == "-" for path in paths):
         return None
@@ -50,7 +49,19 @@ def sample_layout(
         Sample(text, unit, record.session, file, line)
         for (record, (file, line)), text, unit in zip(found, texts, units, strict=True)
     ]
-    return measure_layout(samples, "bytes" if encoder is None else "tokens", excerpts=excerpts)
+    return measure_layout(samples, "bytes" if encoder is None else "tokens")
+
+
+def excerpts(paths: Sequence[str | Path], options: ReadOptions, places: Sequence[Place]) -> list[str]:
+    """The text of prompts around places of `sample_layout`, for a terminal; "" for what is no longer there."""
+    wanted = {(place.file, place.line): place.char for place in places}
+    found: dict[tuple[str, int], str] = {}
+    for record, at in _prompts(paths, options):
+        if at in wanted and at not in found and record.prompt is not None:
+            text, char = canonical_bytes(record.prompt).decode(), wanted[at]
+            start, stop = max(0, char - _EXCERPT), char + _EXCERPT
+            found[at] = f"{'...' if start else ''}{text[start:stop]}{'...' if stop < len(text) else ''}"
+    return [found.get((place.file, place.line), "") for place in places]
 
 
 _Found = tuple[Record, tuple[str, int]]  # with its file and line
@@ -58,9 +69,8 @@ _Found = tuple[Record, tuple[str, int]]  # with its file and line
 
 def _prompts(paths: Sequence[str | Path], options: ReadOptions) -> Iterator[_Found]:
     """Requests with the text of their prompt, in the order of the log, up to `CHARACTERS`."""
-    characters = prompts = rows = 0
-    for file, number, record in _records(paths, options):
-        rows += 1
+    characters = prompts = 0
+    for rows, (file, number, record) in enumerate(_records(paths, options)):
         prompt = record.prompt
         if prompt is not None and prompt.tokens is None and not prompt.cut and prompt.size:
             prompts += 1
@@ -76,9 +86,7 @@ def _records(paths: Sequence[str | Path], options: ReadOptions) -> Iterator[tupl
     sources = find_sources(paths)
     meter = Meter(sources, None)
     for source in sources:
-        opened = open_log(read_chunks(source, meter))
-        pieces = (rows_of_piece(piece, opened.text) for piece in opened.pieces or ())
-        rows: Iterator[Line] = itertools.chain(itertools.chain.from_iterable(pieces), opened.rows)
+        rows = read_rows(read_chunks(source, meter))
         head = list(itertools.islice(rows, SAMPLE_ROWS))
         sample = [line.content for line in head if not isinstance(line.content, UnusableError)]
         known = choose_format(sample, options) if sample else None
@@ -91,7 +99,8 @@ def _records(paths: Sequence[str | Path], options: ReadOptions) -> Iterator[tupl
         if reader is None or selection is None:
             kind, reader = known, known(sample, options)
             selection = Selection(options, reader.basis().clock)
-        for number, content in itertools.chain(head, rows):
+        for line in itertools.chain(head, rows):
+            content, number = line.content, line.number
             if isinstance(content, UnusableError):
                 continue
             with contextlib.suppress(UnusableError):

@@ -15,6 +15,8 @@ from engine.errors import InputError
 _NAMEABLE = ("model", "route", "status")  # fields whose values may be shown; clients and sessions may not
 _MOST_NAMES = 8
 
+Names = dict[str, dict[str, None]]  # field -> some of its values, in the order in which they were met
+
 
 class Selection:
     """Decides record by record; remembers a few names, to say what there was when nothing matched."""
@@ -27,36 +29,49 @@ class Selection:
         self._until = _bound(options.until, clock, "--until")
         self._share = options.log_share
         self._key = options.seed.to_bytes(8, "little", signed=True)
-        self._asked = 0
-        self._names: dict[str, set[str]] = {field: set() for field in self._where if field in _NAMEABLE}
+        self._names: Names = {}
+        self.narrows = bool(self._where) or self._share < 1 or (self._since, self._until) != (None, None)
 
-    def check(self, record: Record) -> None:
-        """Raise UnusableError if the record is not wanted."""
-        self._asked += 1
-        for field, names in self._names.items():
-            if len(names) < _MOST_NAMES and (name := getattr(record, field)) is not None:
-                names.add(name)
+    def check(self, record: Record, place: str) -> UnusableError | None:
+        """Why the record is not wanted. `place` tells it from all others of the log."""
+        for field in self._where:
+            if field in _NAMEABLE and (name := getattr(record, field)) is not None:
+                add_names(self._names, {field: {name: None}})
         for field, wanted in self._where.items():
             if getattr(record, field) not in wanted:
-                raise UnusableError(f"not selected by --where {field}")
+                return UnusableError(f"not selected by --where {field}")
         arrival = record.arrival_ns
         if arrival is not None:
             if self._since is not None and arrival < self._since:
-                raise UnusableError("before --since")
+                return UnusableError("before --since")
             if self._until is not None and arrival >= self._until:
-                raise UnusableError("after --until")
-        if self._share < 1 and not self._in_share(record.session or f"row {self._asked}"):
-            raise UnusableError("left out by --log-share")
+                return UnusableError("after --until")
+        if self._share < 1 and not self._in_share(record.session or place):
+            return UnusableError("left out by --log-share")
+        return None
 
-    def names_seen(self) -> str:
-        """For a hint: what `--where` could have said."""
-        return "; ".join(
-            f"--where {field}={name}" for field, names in self._names.items() for name in sorted(names)
-        )
+    def take_names(self) -> Names:
+        """Names met since the last time."""
+        names, self._names = self._names, {}
+        return names
 
     def _in_share(self, name: str) -> bool:
         digest = hashlib.blake2b(name.encode("utf-8", "replace"), key=self._key, digest_size=8).digest()
         return int.from_bytes(digest, "big") / 2**64 < self._share
+
+
+def add_names(names: Names, more: Names) -> None:
+    """Add names while there are few."""
+    for field, values in more.items():
+        known = names.setdefault(field, {})
+        for value in values:
+            if len(known) < _MOST_NAMES:
+                known[value] = None
+
+
+def name_hint(names: Names) -> str:
+    """What `--where` could have said."""
+    return "; ".join(f"--where {field}={name}" for field, values in names.items() for name in sorted(values))
 
 
 def _bound(text: str | None, clock: Clock | None, flag: str) -> int | None:

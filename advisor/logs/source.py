@@ -6,6 +6,7 @@ time and never looks inside.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import sys
@@ -42,13 +43,13 @@ class Meter:
         known = all(source.path is not None for source in sources)
         self._total = sum(source.size for source in sources) if known else 0
         self._progress = progress
-        self._done = 0
+        self.done = 0  # to be set back where bytes are read again
 
     def add(self, count: int) -> None:
         """Count `count` more bytes."""
-        self._done += count
+        self.done += count
         if self._progress is not None:
-            self._progress(self._done, self._total)
+            self._progress(self.done, self._total)
 
 
 def find_sources(paths: Sequence[str | Path]) -> list[Source]:
@@ -96,6 +97,32 @@ def read_chunks(source: Source, meter: Meter) -> Iterator[bytes]:
             raise UnusableError("compressed data is damaged or ends early") from error
 
 
+def is_plain(source: Source) -> bool:
+    """Whether a source is a file that lies there as it is, so that any part of it can be read at any time."""
+    if source.path is None or not source.path.is_file():
+        return False
+    with _open(source) as raw:
+        magic = raw.read(4)
+    return not magic.startswith(_GZIP) and magic not in (_ZSTD, MAGIC)
+
+
+def content_size(source: Source, most: int) -> int:
+    """Bytes of content as far as `most`; what is stored compressed is decompressed to know."""
+    if source.path is None:
+        return 0
+    with _open(source) as raw:
+        magic = raw.read(4)
+    if not (magic.startswith(_GZIP) or magic == _ZSTD):
+        return source.size
+    size = 0
+    with contextlib.suppress(UnusableError):
+        for chunk in read_chunks(source, Meter((), None)):
+            size += len(chunk)
+            if size >= most:
+                break
+    return size
+
+
 class _Counted(io.RawIOBase):
     """A raw stream that reports what passes."""
 
@@ -108,10 +135,9 @@ class _Counted(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        data = self._raw.read(len(buffer))
-        buffer[: len(data)] = data
-        self._meter.add(len(data))
-        return len(data)
+        count: int = self._raw.readinto(buffer) or 0  # type: ignore[attr-defined]  # raw files have it
+        self._meter.add(count)
+        return count
 
 
 def _open(source: Source) -> IO[bytes]:

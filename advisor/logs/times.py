@@ -23,6 +23,7 @@ _EPOCH_FROM = 3e8  # seconds; 1979: smaller numbers are no wall-clock times
 _MAGNITUDES = ((3e11, "s"), (3e14, "ms"), (3e17, "us"))  # epoch numbers below it; nanoseconds from there
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 _BEYOND_MICROSECONDS = re.compile(r"[.,]\d{6}(\d{1,3})")
+_BEYOND = 2.0**80  # larger numbers are damage
 _WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 
 
@@ -96,7 +97,7 @@ def as_number(value: object) -> int | float | None:
         value = int(value) if value.strip().lstrip("+-").isdecimal() else float(value)
     if type(value) is not int and type(value) is not float:
         return None
-    return value if abs(value) < 2**80 else None  # NaN compares false
+    return value if -_BEYOND < value < _BEYOND else None  # NaN compares false
 
 
 def find_zone(name: str) -> datetime.tzinfo:

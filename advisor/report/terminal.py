@@ -18,6 +18,7 @@ from advisor.advice.analysis import Analysis
 from advisor.advice.plan import Plan
 from advisor.report.rows import row
 from advisor.workload.model import Burstiness, Distribution, Latency, PromptPlace, Sharing
+from advisor.workload.models import ModelRows
 from engine.config import PoolConfig
 
 _SHOWN_FIELDS = (
@@ -78,13 +79,25 @@ def _show_log(console: Console, analysis: Analysis) -> None:
     skipped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(log.skipped.items()))
     lines = f"{log.lines:,} lines of {log.files} file{'s' if log.files > 1 else ''}, {log.format}"
     row(console, "", f"{lines}; skipped: {skipped or 'none'}")
-    if len(log.models) > 1:
-        row(console, "", "models: " + ", ".join(f"{m.name} {m.requests or 0:,}" for m in log.models))
+    for model in log.models if len(log.models) > 1 else ():
+        row(console, "", _model(model))
     if len(log.routes) > 1:
         row(console, "", "routes: " + ", ".join(f"{r.name} {r.requests:,}" for r in log.routes))
     row(console, "", f"arrivals: {log.arrival_basis}; tokens: {log.token_basis}")
     for note in log.notes:
         row(console, "", note)
+
+
+def _model(model: ModelRows) -> str:
+    """One of several models, measured alone."""
+    parts = [f"{model.name}: {model.requests or 0:,} requests"]
+    if model.prompt_mean is not None:
+        parts.append(f"{model.prompt_mean:,.0f} prompt tokens")
+    if model.output_mean is not None:
+        parts.append(f"{model.output_mean:,.0f} output tokens")
+    if model.hit_rate_tokens is not None:
+        parts.append(f"{model.hit_rate_tokens:.1%} reuse")
+    return ", ".join(parts)
 
 
 def _show_measures(console: Console, analysis: Analysis) -> None:
@@ -206,6 +219,10 @@ def _show_findings(console: Console, analysis: Analysis) -> None:
     if analysis.findings:
         console.print()
         console.print(table)
+    for finding in analysis.findings:
+        places = [f"{place.file}:{place.line}, character {place.char}" for place in finding.examples]
+        if places:
+            row(console, finding.code, "compare " + " with ".join(places) + " (--show-text prints them)")
 
 
 def _show_plan(console: Console, plan: Plan) -> None:

@@ -96,7 +96,7 @@ def explain_nulls(workload: Workload, trace: Trace) -> tuple[UnknownField, ...]:
         reasons[place] = next((told[p] for p in about if p in told), None) or _reason(path, workload, trace)
     if 0 < (workload.sharing.known_share or 0) < 1:
         reasons["sharing.known_share"] = told.get("sharing.known_share") or _partly_known(workload, trace)
-    explained = {whole for path in reasons for whole in _objects(path)}
+    explained = {whole for path in reasons for whole in _objects(path)} | _known(workload)
     reasons = {path: reason for path, reason in told.items() if path not in explained} | reasons
     cached = workload.sharing.cached_share is not None
     return tuple(
@@ -113,6 +113,12 @@ def explain_nulls(workload: Workload, trace: Trace) -> tuple[UnknownField, ...]:
 def _with_guide(path: str, how: str) -> str:
     """Whatever is missing about sharing, the guide says which setting of which product logs it."""
     return f"{how}; {GUIDE}" if path.startswith("sharing") and GUIDE not in how else how
+
+
+def _known(workload: Workload) -> set[str]:
+    """Paths of numbers that came to be known after all: a reader cannot tell what a tokenizer will count."""
+    groups = workload.model_dump(include={"lengths", "latency"})
+    return {f"{group}.{name}" for group, values in groups.items() for name in values if values[name]}
 
 
 def _objects(path: str) -> Iterator[str]:

@@ -15,7 +15,7 @@ from helpers.workload_traces import azure, make_blocks, make_labels, make_trace,
 from rich.console import Console
 
 from advisor.advice.advise import advise
-from advisor.advice.analysis import Analysis, LogSummary, Meta, ModelRows
+from advisor.advice.analysis import Analysis, LogSummary, Meta
 from advisor.advice.drift import PlanDrift, compare, compare_to, load_analysis
 from advisor.advice.resolve import NoTarget
 from advisor.advice.target import Slo, Target
@@ -23,6 +23,7 @@ from advisor.deploy.files import write_plan_files
 from advisor.logs.trace import Trace
 from advisor.report.drift import show_drift
 from advisor.workload.measure import measure
+from advisor.workload.models import ModelRows
 from engine.errors import InputError
 from engine.step_time.calibrated import CalibratedStepTime, Coefficients
 from engine.step_time.files import Key

@@ -116,7 +116,7 @@ class TestOpenAIBatch:
         assert ways["lengths.prompt"] == "give the batch's output file too, or --tokenizer NAME"
         assert ways["lengths.output"] == "give the batch's output file too"
         assert "docs/collecting-logs.md" in ways["arrivals"]
-        assert {"sharing", "sharing.cached_share", "latency.ttft_s", "latency.e2e_s", "clients"} <= set(ways)
+        assert {"sharing.cached_share", "latency.ttft_s", "latency.e2e_s", "clients"} <= set(ways)
 
     def test_input_with_a_tokenizer(self, examples: Path) -> None:
         trace = example(examples, "openai_batch_input.jsonl")

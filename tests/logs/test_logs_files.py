@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from helpers.logs import accounted, read_lines, write_lines
 
+from advisor.logs import pieces as pieces_module
 from advisor.logs import rows as rows_module
 from advisor.logs.read import read
 from advisor.logs.rows import read_rows
@@ -184,7 +185,8 @@ def test_files_that_are_not_text(tmp_path: Path) -> None:
 
 
 def test_an_endless_line_is_dropped_as_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_module, "LINE_BYTES", 1 << 20)
+    for module in (rows_module, pieces_module):
+        monkeypatch.setattr(module, "LINE_BYTES", 1 << 20)
     chunks = [b'{"a": 1}\n{"a": "', *[b"x" * 65_536] * 1_000, b'"}\n{"a": 2}\n']
     tracemalloc.start()
     lines = list(read_rows(chunks))

@@ -18,7 +18,7 @@ RULES = " ".join(f"rule {i} says {i * 7919 % 1000}" for i in range(200))
 
 def samples(texts: list[str], sessions: list[str] | None = None) -> list[Sample]:
     return [
-        Sample(text, list(text.encode()), None if sessions is None else sessions[i], "log", i + 1)
+        Sample(text, text.encode(), None if sessions is None else sessions[i], "log", i + 1)
         for i, text in enumerate(texts)
     ]
 
@@ -28,7 +28,7 @@ def words(rng: random.Random, count: int) -> str:
 
 
 def layout(texts: list[str], sessions: list[str] | None = None) -> Layout:
-    found = measure_layout(samples(texts, sessions), "bytes", excerpts=True)
+    found = measure_layout(samples(texts, sessions), "bytes")
     assert found is not None
     return found
 
@@ -65,7 +65,6 @@ def test_a_date_in_front_of_the_instructions_is_found() -> None:
     place = found.examples[0]
     assert place.file == "log"
     assert place.char in (len("Now: 2026-09-1"), len("Now: 2026-09-2"), len("Now: 2026-09-"))
-    assert "Now: 2026" in found.excerpts[0]
     assert "Now" not in repr(found)
 
 

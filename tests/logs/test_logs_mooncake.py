@@ -12,6 +12,7 @@ from advisor.logs.columns import Columns
 from advisor.logs.formats.base import Basis
 from advisor.logs.formats.mooncake import infer_blocks, infer_unit
 from advisor.logs.options import ReadOptions
+from advisor.logs.part import make_part
 from advisor.logs.read import read
 from advisor.logs.record import Record
 
@@ -189,8 +190,10 @@ def test_a_file_in_another_format_is_counted_not_mixed_in(tmp_path: Path) -> Non
 
 def test_equal_ids_of_different_models_are_different_blocks() -> None:
     columns = Columns(16)
-    for model in ("x", "y", "x"):
-        columns.add(Record(arrival_ns=0, prompt_tokens=1024, hash_ids=[5, 6], model=model), None)
-    blocks = columns.finish(Basis(clock=None, arrival="none", block_size=512), None)[0].blocks
+    records = [
+        Record(arrival_ns=0, prompt_tokens=1024, hash_ids=[5, 6], model=model) for model in ("x", "y", "x")
+    ]
+    columns.add(make_part(records, None, b"key"))
+    blocks = columns.finish(Basis(clock=None, arrival="none", block_size=512))[0].blocks
     assert blocks is not None
     assert blocks.ids.tolist() == [0, 1, 2, 3, 0, 1]

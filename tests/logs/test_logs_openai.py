@@ -295,15 +295,15 @@ def test_refused_messages_with_a_logged_length_keep_it(tmp_path: Path) -> None:
     assert trace.novel_tokens.tolist() == [TOKENS, -1]
 
 
-def test_without_a_tokenizer_only_sharing_is_unknown(tmp_path: Path) -> None:
+def test_without_a_tokenizer_lengths_stay_as_logged(tmp_path: Path) -> None:
     rows = [
         {"ts": NOW, "messages": MESSAGES, "usage": {"prompt_tokens": 12}},
         {"ts": NOW, "messages": MESSAGES},
     ]
     trace = read_lines(tmp_path, rows)
     assert trace.info is not None
-    assert (trace.prompt_tokens.tolist(), trace.blocks) == ([12, -1], None)
-    assert [entry.path for entry in trace.unknown] == ["sharing"]
+    assert trace.prompt_tokens.tolist() == [12, -1]
+    assert [entry.path for entry in trace.unknown] == ["sharing.hit_rate_optimal", "lengths.prompt"]
 
 
 def test_models_do_not_share(tmp_path: Path) -> None:

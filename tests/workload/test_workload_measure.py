@@ -146,6 +146,8 @@ def test_the_readers_reason_stands():
     workload = measure(make_trace([1, 2], unknown=(told,)))
     (entry,) = [entry for entry in workload.unknown if entry.path == "lengths.output"]
     assert (entry.why, entry.how_to_get) == (told.why, told.how_to_get)
+    counted = measure(make_trace([1, 2], [3, 4], unknown=(told,)))  # by a tokenizer, say
+    assert not any(entry.path.startswith("lengths.output") for entry in counted.unknown)
     of_sums = measure(make_trace([1, 2], unknown=(told,), totals=SUMS))  # the mean is known, not the rest of it
     whys = {entry.path: entry.why for entry in of_sums.unknown if entry.path.startswith("lengths.output")}
     assert whys == dict.fromkeys([f"lengths.output.{name}" for name in ("p50", "p90", "p99", "max")], told.why)

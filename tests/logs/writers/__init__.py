@@ -9,6 +9,7 @@ and, where they differ from the defaults,
 - `RESOLUTION_NS` of arrivals, `RELATIVE` for a log without a wall clock, `TOLERANCE_S` of latencies,
 - `HAS(call)`: whether the log can have the call at all, `order(calls)`: of the rows of a log without times,
 - `tokens(call)`: of the prompt as the format renders it, `scope(call)`: where its block ids mean something,
+- `check_sums(trace, calls)`: for a log of sums, what to compare in place of columns,
 - `session(calls)` (or another label): what the format calls them, `FILE`: the name of the file.
 """
 

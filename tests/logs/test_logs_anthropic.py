@@ -1,25 +1,17 @@
-"""Batch files, usage buckets, Anthropic's API and Claude Code sessions: their own pitfalls."""
+"""Anthropic's messages and batches, and Claude Code sessions: what their counts hold, what is one call."""
 
 from __future__ import annotations
 
-import importlib
-import json
-import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.gateways import cached, info, said, unknown
+from helpers.gateways import cached, info
 from helpers.logs import WordEncoder, read_lines, write_lines
-from helpers.traffic import make_calls
 
-from advisor.logs.formats import FORMATS
 from advisor.logs.options import ReadOptions
 from advisor.logs.read import read
-from advisor.logs.record import Record, UnusableError
 from advisor.logs.trace import Trace
-from engine.errors import InputError
 
 NOW = 1_789_372_800
 
@@ -28,142 +20,6 @@ def trace_of(folder: Path, *rows: dict[str, Any], **keywords: Any) -> Trace:
     trace = read_lines(folder, rows, **keywords)
     info(trace)
     return trace
-
-
-def asked(custom_id: str, prompt: str = "a b c", url: str = "/v1/completions") -> dict[str, Any]:
-    return {"custom_id": custom_id, "method": "POST", "url": url, "body": {"model": "m", "prompt": prompt}}
-
-
-def answered(custom_id: str, usage: dict[str, Any] | None, **body: Any) -> dict[str, Any]:
-    body = {"model": "m-2026", "created": NOW, "usage": usage} | body
-    return {"custom_id": custom_id, "response": {"status_code": 200, "body": body}, "error": None}
-
-
-class TestOpenAIBatch:
-    def test_the_responses_api(self, tmp_path: Path) -> None:
-        usage = {"input_tokens": 41, "output_tokens": 17, "input_tokens_details": {"cached_tokens": 32}}
-        request = asked("a") | {
-            "url": "/v1/responses",
-            "body": {"model": "m", "instructions": "x", "input": "y z"},
-        }
-        trace = trace_of(tmp_path, request, answered("a", usage), tokenizer=WordEncoder())
-        assert (trace.prompt_tokens.tolist(), trace.output_tokens.tolist(), cached(trace)) == ([41], [17], [32])
-        assert said(trace.model) == "m-2026"
-        assert trace.blocks is not None
-
-    def test_other_operations_are_left_out_on_both_sides(self, tmp_path: Path) -> None:
-        embeddings = answered("e", {"prompt_tokens": 8}, object="list", model="text-embedding-3-small")
-        rows = [asked("a"), asked("e", url="/v1/embeddings"), embeddings]
-        trace = trace_of(tmp_path, *rows, answered("a", {"prompt_tokens": 5, "completion_tokens": 1}))
-        assert trace.prompt_tokens.tolist() == [5]
-        assert info(trace).skipped == {"other operation than generating text": 2}
-
-    def test_ids_that_every_batch_uses_again(self, tmp_path: Path) -> None:
-        """`request-1` of the first batch and of the second are two requests."""
-        counts = {"completion_tokens": 1}
-        first = [asked("request-1"), answered("request-1", counts | {"prompt_tokens": 5})]
-        second = [asked("request-1"), answered("request-1", counts | {"prompt_tokens": 7})]
-        assert trace_of(tmp_path, *first, *second).prompt_tokens.tolist() == [5, 7]
-
-    def test_what_failed_is_one_request_and_may_be_sent_again(self, tmp_path: Path) -> None:
-        failed: dict[str, Any] = {"custom_id": "a", "response": None, "error": {"code": "batch_expired"}}
-        good = answered("a", {"prompt_tokens": 5, "completion_tokens": 1})
-        trace = trace_of(tmp_path, asked("a"), failed, asked("a"), good)
-        assert (trace.prompt_tokens.tolist(), info(trace).skipped) == ([5], {"failed request": 1})
-
-    def test_a_request_without_an_answer_is_a_request(self, tmp_path: Path) -> None:
-        rows = [asked("a"), asked("b"), answered("a", {"prompt_tokens": 5, "completion_tokens": 1})]
-        trace = trace_of(tmp_path, *rows)
-        assert (trace.prompt_tokens.tolist(), trace.output_tokens.tolist()) == ([5, -1], [1, -1])
-
-    def test_times_cannot_be_asked_for(self, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match="the log has none"):
-            trace_of(tmp_path, asked("a"), options=ReadOptions(since="2026-09-14"))
-
-
-def result(model: str | None = None, **changes: Any) -> dict[str, Any]:
-    return {
-        "object": "organization.usage.completions.result",
-        "input_tokens": 100,
-        "input_cached_tokens": 60,
-        "output_tokens": 50,
-        "num_model_requests": 4,
-        "model": model,
-        "batch": None,
-    } | changes
-
-
-def bucket(hour: int, *results: dict[str, Any]) -> dict[str, Any]:
-    start = NOW + 3600 * hour
-    return {"object": "bucket", "start_time": start, "end_time": start + 3600, "results": list(results)}
-
-
-def page(*buckets: dict[str, Any], more: bool = False) -> dict[str, Any]:
-    return {"object": "page", "data": list(buckets), "has_more": more, "next_page": "x" if more else None}
-
-
-class TestOpenAIUsage:
-    def test_pages_are_added_up(self, tmp_path: Path) -> None:
-        trace = trace_of(
-            tmp_path, page(bucket(0, result("m")), more=True), page(bucket(1), bucket(2, result("m")))
-        )
-        assert trace.totals is not None
-        assert (trace.totals.requests, trace.totals.prompt_tokens, trace.totals.output_tokens) == (8, 200, 100)
-        assert (trace.totals.cached_share, trace.totals.span_s, trace.totals.model) == (0.6, 3 * 3600, "m")
-        assert not any("last page" in note for note in info(trace).notes)
-
-    def test_a_list_of_buckets(self, tmp_path: Path) -> None:
-        path = tmp_path / "usage.json"
-        path.write_text(json.dumps([bucket(0, result("m")), bucket(1, result("m"))]))
-        trace = read([path])
-        assert trace.totals is not None
-        assert trace.totals.requests == 8
-
-    def test_the_last_page_is_missed(self, tmp_path: Path) -> None:
-        trace = trace_of(tmp_path, page(bucket(0, result("m")), more=True))
-        assert "the last page is missing: has_more is true on all of them" in info(trace).notes
-
-    def test_several_models(self, tmp_path: Path) -> None:
-        row = page(bucket(0, result("m"), result("n", input_tokens=300)))
-        trace = trace_of(tmp_path, row)
-        assert trace.totals is not None
-        assert (trace.totals.model, trace.totals.prompt_tokens) == (None, 400)
-        assert "several models are added up (share of prompt tokens): n 75%, m 25%" in info(trace).notes
-        assert unknown(trace)["log.models"] == "--where model=NAME"
-
-    def test_one_model_of_several(self, tmp_path: Path) -> None:
-        row = page(bucket(0, result("m"), result("n", input_tokens=300)))
-        trace = trace_of(tmp_path, row, options=ReadOptions(where=(("model", "n"),)))
-        assert trace.totals is not None
-        assert (trace.totals.model, trace.totals.prompt_tokens) == ("n", 300)
-        assert info(trace).skipped == {"not selected by --where model": 1}
-
-    def test_no_caller_can_be_chosen(self, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match="usage buckets have none"):
-            trace_of(tmp_path, page(bucket(0, result())), options=ReadOptions(where=(("client", "c"),)))
-
-    def test_not_grouped(self, tmp_path: Path) -> None:
-        trace = trace_of(tmp_path, page(bucket(0, result())))
-        assert unknown(trace)["log.models"] == "fetch it with group_by=model"
-
-    def test_without_cached_tokens_their_share_is_unknown(self, tmp_path: Path) -> None:
-        row = page(bucket(0, result("m"), result("m", input_cached_tokens=None)))
-        trace = trace_of(tmp_path, row)
-        assert trace.totals is not None
-        assert (trace.totals.cached_tokens, trace.totals.cached_share) == (None, None)
-        assert "sharing.cached_share" in unknown(trace)
-
-    def test_more_tokens_than_any_request_has(self, tmp_path: Path) -> None:
-        trace = trace_of(tmp_path, page(bucket(0, result("m", input_tokens=10**12))))
-        assert trace.totals is not None
-        assert trace.totals.prompt_tokens == 10**12
-
-    def test_other_usage_and_damage(self, tmp_path: Path) -> None:
-        other = result(object="organization.usage.embeddings.result")
-        trace = trace_of(tmp_path, page(bucket(0, result("m"), other, result("m", input_tokens="many"))))
-        assert trace.totals is not None
-        assert trace.totals.requests == 4
-        assert info(trace).skipped == {"no token counts": 1, "other operation than generating text": 1}
 
 
 USAGE = {
@@ -359,62 +215,3 @@ class TestClaudeCode:
         files = [write_lines(tmp_path / name, rows) for name in ("one.jsonl", "two.jsonl")]
         trace = read(files)
         assert (len(trace), info(trace).files) == (1, 2)
-
-
-JUNK: list[object] = [
-    None, True, -1, 1.5, 10**30, float("nan"), "", "x", "\ud800", [], [None], {}, {"a": [{}]}, "[{", "{",
-    '[{"role": 1}]', {"type": "text", "content": {"type": "x", "content": ["y"]}}, [[[[[[[[["deep"]]]]]]]]],
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "otlp", "otlp_vllm", "otlp_openinference", "otlp_log_events", "openai", "openai_batch", "openai_usage",
-        "anthropic_messages", "anthropic_batch", "claude_code",
-    ],
-)  # fmt: skip
-def test_junk_anywhere_is_unusable_or_read_never_a_crash(name: str, tmp_path: Path) -> None:
-    """Not only at the top: each place of a row, however deep, with a piece of junk in it."""
-    writer, rng = importlib.import_module(f"logs.writers.{name}"), random.Random(name)
-    writer.write(make_calls(12), tmp_path / "log")
-    kind = next(kind for kind in FORMATS if kind.name == writer.FORMAT)
-    rows = [json.loads(text) for text in (tmp_path / "log").read_text().splitlines()[:20]]
-    for _ in range(1500):
-        row = rng.choice(rows)
-        damaged = json.loads(json.dumps(row))
-        path = rng.choice([path for path in places(damaged) if path])
-        holder = damaged
-        for step in path[:-1]:
-            holder = holder[step]
-        holder[path[-1]] = rng.choice(JUNK)
-        for sample in ([row], [damaged]):
-            kind.detect(sample)
-            reader = kind(sample, ReadOptions())
-            try:
-                items = list(reader.parse(damaged))
-            except UnusableError:
-                continue
-            reader.basis()
-            for item in items:
-                assert isinstance(item, UnusableError) or sound(item)
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Paths to everything in a row."""
-    yield path
-    steps: Any = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-    for step in steps:
-        yield from places(value[step], (*path, step))
-
-
-def sound(record: Record) -> bool:
-    """Whether a record holds only what the columns and a tokenizer can take."""
-    labels = (record.model, record.route, record.client, record.session, record.status, record.key)
-    messages = record.prompt.messages if record.prompt is not None else None
-    return (
-        min(record.prompt_tokens, record.output_tokens, record.cached_tokens) >= -1
-        and all(label is None or isinstance(label, str) for label in labels)
-        and all(isinstance(message["content"], str) for message in messages or ())
-        and record.text_size >= 0
-    )
