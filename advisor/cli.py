@@ -326,8 +326,10 @@ def _talk() -> Console:
 
 
 def _complain(error: AdviseError) -> None:
+    from advisor.report.rows import visible
+
     console = _talk()
-    console.print(f"error: {error.message}", style="red", markup=False)
+    console.print(f"error: {visible(error.message)}", style="red", markup=False)
     for label, text in (("where", error.where), ("why", error.why), ("hint", error.hint)):
         if text:
-            console.print(f"  {label + ':':<6} {text}", markup=False)
+            console.print(f"  {label + ':':<6} {visible(text)}", markup=False)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,7 +66,7 @@ def write_plan_files(
     trace_saver(out / TRACE)
     texts[PLAN] = _plan_json(analysis, _sha256((out / TRACE).read_bytes()))
     for name, text in texts.items():
-        (out / name).write_bytes(text.encode())
+        _write(out / name, text.encode())
     return tuple(out / name for name in (*texts, TRACE))
 
 
@@ -80,6 +81,14 @@ def edited_files(out: Path) -> tuple[str, ...]:
     if trace.exists() and _sha256(trace.read_bytes()) != content.get("trace_sha256"):
         names.append(TRACE)
     return tuple(names)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file that only its owner may read: what traffic is like is the owner's business."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        path.chmod(0o600)  # it may have been there
+        file.write(content)
 
 
 def _sealed(text: str) -> str:

@@ -19,6 +19,7 @@ from advisor.logs.trace import IntColumn
 Units = npt.NDArray[np.uint64]  # of prompts: token ids, or bytes
 STABLE_SHARES = (0.05, 0.25, 0.5, 0.9)  # of first requests that have a chunk: tried for what is moved (ours)
 LEAST_STABLE = 3  # first requests
+_UNITS_AT_ONCE = 1 << 19
 _WINDOW = 8  # units that decide whether a chunk ends
 _UNITS_PER_CHUNK = {"tokens": 8, "bytes": 32}  # on average: what is shared is missed by about two of them
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # odd: 2^64 over the golden ratio
@@ -68,7 +69,7 @@ def measure_layout(samples: Sequence[Sample], unit: str) -> Layout | None:
     samples = [sample for sample in samples if len(sample.units)]
     if len(samples) < 2:
         return None
-    chunks = cut([_as_units(sample.units) for sample in samples], _UNITS_PER_CHUNK[unit])
+    chunks = cut([sample.units for sample in samples], _UNITS_PER_CHUNK[unit])
     firsts = first_requests(samples, chunks)
     if len(firsts) < 2:
         return None
@@ -170,26 +171,38 @@ class Chunks:
         return chain
 
 
-def cut(prompts: Sequence[Units], per_chunk: int) -> Chunks:
+def cut(prompts: Sequence[Sequence[int]], per_chunk: int) -> Chunks:
     """Prompts, none empty, as chunks of `per_chunk` units on average; the last units' hash ends a chunk."""
+    parts = []
+    first = size = 0
+    for last, prompt in enumerate(prompts, 1):  # some at a time: a unit takes ten times its size meanwhile
+        size += len(prompt)
+        if size >= _UNITS_AT_ONCE or last == len(prompts):
+            parts.append(_cut_some([_as_units(units) for units in prompts[first:last]], first, per_chunk))
+            first, size = last, 0
+    return Chunks(
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in ("row", "content", "length"))
+    )
+
+
+def _cut_some(prompts: Sequence[Units], first_row: int, per_chunk: int) -> Chunks:
     lengths = np.array([len(prompt) for prompt in prompts], dtype=np.int64)
-    units = np.concatenate(prompts)
-    mixed = _mixed(units + np.uint64(1))
+    mixed = _mixed(np.concatenate(prompts) + np.uint64(1))
     window, span, base = mixed.copy(), 1, int(_MIX)
     while span < _WINDOW:  # a polynomial over the last `_WINDOW` units, doubled
         window[span:] = window[span:] + window[:-span] * np.uint64(base)
         span, base = span * 2, base * base % 2**64
     row = np.repeat(np.arange(len(prompts)), lengths)
-    first = np.repeat(np.cumsum(lengths) - lengths, lengths)
-    at = np.arange(len(units))
-    is_end = (_mixed(window) % np.uint64(per_chunk) == 0) & (at - first >= _WINDOW - 1)
+    begins = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    at = np.arange(len(mixed))
+    is_end = (_mixed(window) % np.uint64(per_chunk) == 0) & (at - begins >= _WINDOW - 1)
     is_end[np.cumsum(lengths) - 1] = True
     ends = np.flatnonzero(is_end)
     starts = np.append(0, ends[:-1] + 1)
     length = ends - starts + 1
     weights = np.cumprod(np.full(int(length.max()), _MIX))  # wraps; odd, so no unit is lost
     content = np.add.reduceat(mixed * weights[at - np.repeat(starts, length)], starts)
-    return Chunks(row[starts], _mixed(content), length)
+    return Chunks(first_row + row[starts], _mixed(content), length)
 
 
 def first_requests(samples: Sequence[Sample], chunks: Chunks) -> list[int]:

@@ -19,6 +19,7 @@ from advisor.logs.pieces import Piece
 from advisor.logs.record import Record, Row, UnusableError
 from advisor.logs.rows import Line, rows_of_lines
 from advisor.logs.selection import Names, Selection
+from advisor.logs.status import safe_status
 from advisor.logs.text import TextReader
 
 _BATCH_ROWS = 4096
@@ -105,6 +106,8 @@ class Parser:
                     if isinstance(parsed, UnusableError):
                         tally.skip(number, item, parsed)
                         continue
+                    if parsed.status is not None and parsed.status != "ok":
+                        parsed.status = safe_status(parsed.status)
                     if (
                         check is not None
                         and (refused := check(parsed, f"{source}:{at or number}:{item}")) is not None

@@ -12,7 +12,7 @@ from advisor.logs.record import Record, UnusableError
 from advisor.logs.times import Clock, parse_bound
 from engine.errors import InputError
 
-_NAMEABLE = ("model", "route", "status")  # fields whose values may be shown; clients and sessions may not
+_NAMEABLE = ("model", "status")  # fields whose values may be shown; routes, clients and sessions may not
 _MOST_NAMES = 8
 
 Names = dict[str, dict[str, None]]  # field -> some of its values, in the order in which they were met

@@ -191,7 +191,7 @@ class TextReader:
                 f"the text of prompts gives {share:.1%} of the logged prompt tokens with this tokenizer"
             )
         if counts["media"]:
-            notes.append(f"prompts with pictures or other media, which have no block ids: {counts['media']}")
+            notes.append(f"prompts with pictures or other media, whose tokens are not seen: {counts['media']}")
         if counts["cut"]:
             notes.append(f"prompts that the log shortened, known up to there: {counts['cut']}")
         if counts["refused"]:
@@ -258,7 +258,7 @@ class TextReader:
             if record.prompt_tokens >= 0:
                 self.counts["logged tokens"] += record.prompt_tokens
                 self.counts["text tokens"] += len(found)
-            else:
+            elif not prompt.media:
                 self.counts["counted"] += 1
                 record.prompt_tokens = len(found)
         if record.prompt_tokens == 0 or (record.prompt_tokens < 0 and len(found) == 0):

@@ -96,7 +96,7 @@ class Spoiler:
             return member
         chance = self._rng.random()
         if chance < 0.06:
-            return f'{_json(key + "_")}: {_json(item)}'
+            return f"{_json(key + '_')}: {_json(item)}"
         if chance < 0.12:
             return f'"": {_json(item)}'
         if chance < 0.2:
@@ -112,7 +112,13 @@ class Spoiler:
         if isinstance(value, bool | str):
             ways += [_json(str(value) * rng.choice((2, 50))), _json(str(value)[: len(str(value)) // 2])]
         elif isinstance(value, int | float) and abs(value) < 1e100:
-            ways += [_json(-value), _json(value * 1000), _json(value / 1000), _json(str(value)), _json(value**2)]
+            ways += [
+                _json(-value),
+                _json(value * 1000),
+                _json(value / 1000),
+                _json(str(value)),
+                _json(value**2),
+            ]
         elif isinstance(value, dict | list) and value:
             ways += [_json(list(value)), _json(str(value)), _json(len(value))]
         if rng.random() < 0.05:
@@ -155,13 +161,22 @@ class Spoiler:
         return self._rng.choice((line + line, line + b" " + line, line + b"\n" + line, line + b"," + line))
 
     def _wrap(self, line: bytes) -> bytes:
-        wraps = ((b"[", b"]"), (b'"', b'"'), (b"data: ", b""), (b"(pid=1) ", b""), (b'{"log": ', b"}"), (b"\xff\xfe", b""))
+        wraps = (
+            (b"[", b"]"),
+            (b'"', b'"'),
+            (b"data: ", b""),
+            (b"(pid=1) ", b""),
+            (b'{"log": ', b"}"),
+            (b"\xff\xfe", b""),
+        )
         before, after = self._rng.choice(wraps)
         return before + line + after
 
     def _deepen(self, line: bytes) -> bytes:
         depth = self._rng.randrange(1, _DEEP)
-        return self._rng.choice((b"[" * depth + line, b'{"a":' * depth + line, line + b"(" * depth, b"{" * depth))
+        return self._rng.choice(
+            (b"[" * depth + line, b'{"a":' * depth + line, line + b"(" * depth, b"{" * depth)
+        )
 
     def _shuffle(self, line: bytes) -> bytes:
         pieces = [line[place : place + 7] for place in range(0, len(line), 7)]

@@ -90,7 +90,7 @@ class TestAnthropicMessages:
         row["request"]["messages"] = [{"role": "user", "content": blocks}]
         row["response"]["usage"] = {"input_tokens": 7 + 1, "output_tokens": 1}
         trace = trace_of(tmp_path, row, tokenizer=WordEncoder())
-        text = "<system> be kind <user> four words are here and"
+        text = "<system> be kind <user> four words are here and <|media-0123|>"
         assert f"{len(text.split()) / 8:.1%}" in " ".join(info(trace).notes)
         assert any("pictures" in note for note in info(trace).notes)
 

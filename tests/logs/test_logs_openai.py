@@ -267,7 +267,7 @@ def test_warm_up_is_left_out(tmp_path: Path) -> None:
     assert (len(trace), trace.info.skipped) == (1, {"warm-up": 2})
 
 
-def test_pictures_have_no_tokens_and_are_mentioned(tmp_path: Path) -> None:
+def test_prompts_with_pictures_have_no_length_here_and_are_mentioned(tmp_path: Path) -> None:
     parts = [
         {"type": "text", "text": "hello there"},
         {"type": "image_url", "image_url": {"url": "data:" + "A" * 999}},
@@ -275,7 +275,7 @@ def test_pictures_have_no_tokens_and_are_mentioned(tmp_path: Path) -> None:
     row = {"ts": NOW, "messages": [MESSAGES[0], {"role": "user", "content": parts}]}
     trace = read_lines(tmp_path, [row], tokenizer=WordEncoder())
     assert trace.info is not None
-    assert trace.prompt_tokens.tolist() == [TOKENS]
+    assert trace.prompt_tokens.tolist() == [-1]
     assert any("pictures" in note for note in trace.info.notes)
 
 

@@ -170,7 +170,7 @@ class TestMessages:
             ),
             tokenizer=True,
         )
-        assert trace.prompt_tokens.tolist() == [3]
+        assert trace.prompt_tokens.tolist() == [-1]
         assert any("pictures" in note for note in info(trace).notes)
 
     @pytest.mark.parametrize(

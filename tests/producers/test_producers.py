@@ -1,4 +1,4 @@
-"""Logs by their real producers: each writes about the same chats to this engine, and is read as the client saw it.
+"""Logs by their real producers: each sends the same chats to this engine; its log is read as the client saw it.
 
 Opt-in (`make test-producers`), because it installs the producers into environments of their own.
 """

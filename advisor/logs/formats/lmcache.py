@@ -59,8 +59,3 @@ class LMCache(Format):
             prefix="text of the prompts",
             notes=("the agent's system prompt and tool list are not part of `input`",),
         )
-
-
-def _is_request(row: Row) -> bool:
-    # Langfuse's export of whole traces has these keys, too.
-    return {"timestamp", "input", "output", "session_id"} <= row.keys() and "project_id" not in row

@@ -10,7 +10,6 @@ from typing import Any
 
 from common import Job
 
-
 LIMITS = {  # what the service tells the SDK
     "use_multipart_endpoint": False,
     "scale_up_qsize_trigger": 1000,
@@ -47,7 +46,7 @@ def main() -> None:
             runs.take(json.loads(self.rfile.read(int(self.headers["content-length"]))))
             self._answer({})
 
-        do_PATCH = do_POST
+        do_PATCH = do_POST  # noqa: N815 - the name that http.server looks for
 
         def log_message(self, *_: object) -> None: ...
 
@@ -74,9 +73,7 @@ def main() -> None:
     plain = openai.OpenAI(base_url=f"{job.url}/v1", api_key="unused", max_retries=0)
     client = wrap_openai(plain, tracing_extra={"client": tracer})
     for messages in job.chats():
-        answer = client.chat.completions.create(
-            model=job.model, messages=messages, max_tokens=8, temperature=0
-        )
+        answer = client.chat.completions.create(model=job.model, messages=messages, max_tokens=8, temperature=0)
         job.keep(answer.usage)
     tracer.flush()
     server.shutdown()

@@ -1,4 +1,4 @@
-"""The official OpenAI client against this project's engine: request and response lines, as a proxy logs them."""
+"""The official OpenAI client against this engine: request and response lines, as a proxy logs them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ def main() -> None:
             request = {"model": job.model, "messages": messages, "max_tokens": 8, "temperature": 0}
             sent = time.time()
             answer = client.chat.completions.create(**request)
-            row = {"ts": sent, "duration_s": time.time() - sent, "request": request, "response": answer.model_dump()}
+            row = {
+                "ts": sent,
+                "duration_s": time.time() - sent,
+                "request": request,
+                "response": answer.model_dump(),
+            }
             file.write(json.dumps(row) + "\n")
             job.keep(answer.usage)
     job.finish()

@@ -51,9 +51,7 @@ def main() -> None:
     OpenAIInstrumentor().instrument(tracer_provider=provider)
     client = openai.OpenAI(base_url=f"{job.url}/v1", api_key="unused", max_retries=0)
     for messages in job.chats():
-        answer = client.chat.completions.create(
-            model=job.model, messages=messages, max_tokens=8, temperature=0
-        )
+        answer = client.chat.completions.create(model=job.model, messages=messages, max_tokens=8, temperature=0)
         job.keep(answer.usage)
     provider.shutdown()
     job.finish()

@@ -1,0 +1,234 @@
+"""Nothing private gets out: canaries in logs, every command, and a search of all that was written or printed.
+
+Validation.md C5, test 8. Excepted by design: names of models, and field names of JSON objects in the hint for a
+log of no known format. `--show-text` shows prompts to whoever asks for it on a terminal, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pty
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.canaries import LOGS, MODEL, Canaries, byte_tokenizer, unreadable
+from helpers.recorded import ask, service
+
+from advisor.cli import run
+
+TARGET = ["--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--slo", "chat"]
+FILES = {"engine.yaml", "plan.json", "target.yaml", "trace.jsonl"}
+
+
+@pytest.fixture(params=LOGS)
+def say(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Canaries:
+    """Canaries, of which over 1,000 are in `log` in the current folder, beside a tokenizer."""
+    monkeypatch.chdir(tmp_path)
+    canaries = Canaries(1)
+    Path("log").write_bytes(LOGS[request.param](canaries))
+    byte_tokenizer(Path("tokenizer"))
+    assert len(canaries.roles) >= 1000
+    return canaries
+
+
+def written() -> Iterator[Path]:
+    """Every file that a command has made."""
+    given = {"log", "unreadable", "tokenizer", "site"}
+    for path in sorted(Path().rglob("*")):
+        if path.is_file() and path.parts[0] not in given:
+            yield path
+
+
+def leaks(say: Canaries, *printed: str | bytes) -> dict[str, set[str]]:
+    """What was found, by where."""
+    places = {str(path): say.found(path.read_bytes() + str(path).encode()) for path in written()}
+    for number, text in enumerate(printed):
+        places[f"printed {number}"] = say.found(text if isinstance(text, bytes) else text.encode())
+    return {place: found for place, found in places.items() if found}
+
+
+def commands() -> Iterator[tuple[Any, ...]]:
+    """Every command that takes a log, or what was made of one, and the exit codes that it may have."""
+    log = ["log", "--tokenizer", "tokenizer"]
+    yield ["analyze", *log, "--no-plan"], 0
+    yield ["analyze", "log", "--no-plan"], 0
+    yield ["analyze", *log, "--no-plan", "--isolate", "client"], 0, 2
+    yield ["analyze", *log, *TARGET, "--out", "out"], 0
+    yield ["analyze", *log, "--compare-to", "out"], 0
+    yield ["analyze", *log, "--compare-to", "out", "--json"], 0
+    yield ["analyze", *log, "--show-text"], 2
+    for field in ("model", "client", "session", "route", "status"):
+        yield ["analyze", *log, "--where", f"{field}=nobody"], 2
+    yield ["analyze", *log, "--since", "2100-01-01"], 2
+    yield ["analyze", *log, "--map", "prompt_tokens=nothing"], 0, 2
+    yield ["analyze", "unreadable", "--tokenizer", "tokenizer"], 2
+    yield ["analyze", *log, "unreadable", "--no-plan"], 0
+    for form, safe in itertools.product(([], ["--block-size", "64"]), ([], ["--share-safe"])):
+        name = "-".join(["redacted", *form, *safe]).replace("--", "")
+        yield ["redact", *log, "-o", f"{name}.jsonl", *form, *safe], 0
+        yield ["analyze", f"{name}.jsonl", "--no-plan", "--json"], 0
+    yield ["redact", "unreadable", "--tokenizer", "tokenizer", "-o", "nothing.jsonl"], 2
+    yield ["launch", "out", "--dry-run"], 3
+    yield ["analyze", *log, "--no-plan", "--json"], 0
+
+
+def test_no_command_writes_or_prints_a_canary(say: Canaries, capfd: pytest.CaptureFixture[str]) -> None:
+    Path("unreadable").write_bytes(unreadable(say))
+    printed = ""
+    for command, *codes in commands():
+        got = run(command)
+        out, err = capfd.readouterr()
+        printed += out + err
+        assert got in codes, (command, err)
+    assert not leaks(say, printed)
+    assert {path.name for path in Path("out").iterdir()} >= FILES
+    assert {path.name for path in written() if stat.S_IMODE(path.stat().st_mode) != 0o600} == set()
+    check_read(json.loads(out), say)
+
+
+def check_read(analysis: Any, say: Canaries) -> None:
+    """The control: what the canaries say was read, so that they could have been printed."""
+    assert analysis["log"]["requests"] in (84, 168)
+    assert [model["name"] for model in analysis["log"]["models"]] in ([MODEL], ["m"], [None])
+    assert analysis["lengths"]["prompt"]["mean"] > 300  # bytes, of system prompts of 24 canaries
+    assert 0.5 < analysis["sharing"]["hit_rate_tokens"] < 0.99
+    assert analysis["sharing"]["hit_rate_optimal"] is not None
+    if users := say.count("user id"):
+        assert analysis["clients"]["clients"] == users
+    if say.count("route") == 84:
+        assert sum(route["routes"] for route in analysis["log"]["routes"]) == 84
+
+
+@pytest.mark.parametrize("say", ["openai", "sglang"], indirect=True)
+def test_standard_input(say: Canaries) -> None:
+    command = [sys.executable, "-m", "advisor", "analyze", "-", "--no-plan", "--tokenizer", "tokenizer"]
+    done = subprocess.run(command, input=Path("log").read_bytes(), capture_output=True, check=True)
+    assert b"requests over" in done.stdout
+    assert not leaks(say, done.stdout, done.stderr)
+
+
+CRASHES = {
+    # where it happens -> a module that is imported at start, and breaks something while text is at hand
+    "while reading": """
+        from advisor.logs.text import TextReader
+        def broken(self, record):
+            raise KeyError(str(record.prompt and (record.prompt.text or record.prompt.messages)))
+        TextReader.hold = broken
+    """,
+    "while measuring": """
+        import pathlib, advisor.workload.measure as module
+        def broken(*_, **__):
+            raise ValueError(pathlib.Path("log").read_text()[:3000])
+        module.measure_lengths = broken
+    """,
+    "while writing": """
+        import pathlib, sys, advisor.logs.save
+        def broken(*_):
+            raise RuntimeError(pathlib.Path("log").read_text()[:3000]) from ValueError(open("log").read())
+        sys.modules["advisor.logs.save"].write_rows = broken
+    """,
+}
+
+
+@pytest.mark.parametrize("say", ["openai"], indirect=True)
+@pytest.mark.parametrize("place", CRASHES)
+def test_a_crash_names_the_place_and_no_value(say: Canaries, place: str) -> None:
+    Path("site").mkdir()
+    lines = CRASHES[place].splitlines()
+    Path("site/sitecustomize.py").write_text("\n".join(line.removeprefix(" " * 8) for line in lines))
+    command = [sys.executable, "-m", "advisor", "analyze", "log", *TARGET, "--tokenizer", "tokenizer"]
+    environment = os.environ | {"PYTHONPATH": f"site{os.pathsep}{os.pathsep.join(sys.path)}"}
+    done = subprocess.run(command, capture_output=True, env=environment, check=False)
+    assert done.returncode == 5, done.stderr
+    assert b"this is a bug in advise" in done.stderr
+    assert b"sitecustomize.py:" in done.stderr
+    assert not leaks(say, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("say", ["openai"], indirect=True)
+def test_a_crash_of_a_process_that_reads_names_no_value(say: Canaries) -> None:
+    Path("site").mkdir()
+    Path("site/sitecustomize.py").write_text(
+        "from advisor.logs.text import TextReader\n"
+        "def broken(self, record):\n"
+        "    raise KeyError(str(record.prompt and record.prompt.messages))\n"
+        "TextReader.hold = broken\n"
+    )
+    script = (
+        "from advisor.logs import ReadOptions, read\n"
+        "read(['log'], options=ReadOptions(processes=2, text='bytes'))"
+    )
+    environment = os.environ | {"PYTHONPATH": f"site{os.pathsep}{os.pathsep.join(sys.path)}"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, env=environment, check=False)
+    assert done.returncode == 1
+    assert b"KeyError" in done.stderr
+    if b"in a process that reads the log" in done.stderr:  # else the log is too small for several
+        assert not leaks(say, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("say", ["openai"], indirect=True)
+def test_show_text_shows_prompts_on_a_terminal_only(say: Canaries) -> None:
+    command = [sys.executable, "-m", "advisor", "analyze", "log", "--no-plan", "--show-text"]
+    refused = subprocess.run(command, capture_output=True, check=False)
+    assert refused.returncode == 2
+    assert not leaks(say, refused.stdout, refused.stderr)
+    terminal, other_end = pty.openpty()
+    with subprocess.Popen(command, stdout=other_end, stderr=subprocess.PIPE) as process:
+        os.close(other_end)
+        shown = b"".join(_all(lambda: os.read(terminal, 65536)))
+        errors = process.stderr.read() if process.stderr else b""
+    os.close(terminal)
+    assert process.returncode == 0, errors
+    assert say.found(shown) <= {"system prompt", "prompt", "tool name", "tool text"}
+    assert say.found(shown)
+    assert not leaks(say, errors)
+
+
+def _all(read: Callable[[], bytes]) -> Iterator[bytes]:
+    """What a terminal gives until its other end is closed, which is an error on Linux."""
+    while True:
+        try:
+            data = read()
+        except OSError:
+            return
+        if not data:
+            return
+        yield data
+
+
+def test_the_recorder_writes_no_canary(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    say = Canaries(3)
+    path = tmp_path / "trace.jsonl"
+    _, recorder = service(path)
+    bodies = [
+        {
+            "model": "m",
+            "messages": [
+                {"role": "system", "content": " ".join(f"{word}" for word in ["be kind"] * 40)},
+                {"role": "user", "content": " ".join(say("prompt") for _ in range(8))},
+            ],
+            "tools": [{"function": {"name": say("tool name"), "description": say("tool text")}}],
+            "user": say("user id"),
+            "metadata": {say("metadata name"): say("metadata")},
+            "stream": number % 2 == 0,
+        }
+        for number in range(80)
+    ]
+    headers = {"authorization": f"Bearer {say('key')}", "x-session-id": say("session"), "x-a": say("header")}
+    broken = f'{{"model": "{say("model")}", "messages": "{say("prompt")}"'.encode()
+    ask(recorder, *bodies, broken, headers=headers)
+    assert len(say.roles) > 1000
+    data = path.read_bytes()
+    rows = [json.loads(line) for line in data.splitlines()]
+    assert len(rows) >= 80
+    assert max(block for row in rows for block in row.get("hash_ids") or [0]) > 80  # prompts were read
+    assert not say.found(data)
+    assert not say.found(caplog.text.encode() + repr(recorder.writer.counts).encode())
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
