@@ -47,15 +47,26 @@ class Columns:
         sizes = [part.rows for part in parts]
         merge = _Merge(column([part.keys for part in parts], sizes, NO_KEY, np.uint64))
         arrival_ns = merge.earliest(column([part.arrival_ns for part in parts], sizes, NO_TIME), NO_TIME)
-        ints = {name: merge.last(column([p.ints.get(name) for p in parts], sizes, -1), -1) for name in INTS}
-        floats = {
-            name: merge.last(_plausible(column([p.floats.get(name) for p in parts], sizes, np.nan, np.float64)))
-            for name in FLOATS
-        }
-        codes = {name: _codes(parts, sizes, name) for name in LABELS}
-        labels = {name: merge.last(rows, -1) for name, rows in codes.items()}
-        failed = merge.several & (ints["output_tokens"] <= 0) & ~self._fine(labels["status"])
-        timeless = (arrival_ns == NO_TIME) & (basis.clock is not None) & ~failed
+        known = {name: merge.last(rows) for name, rows in _known_columns(parts, sizes).items()}
+        kept, left_out = self._choose(merge, arrival_ns, known, timed=basis.clock is not None)
+        order = kept[np.argsort(arrival_ns[kept], kind="stable")]
+        columns = {name: rows[order] for name, rows in known.items() if name != "scope"}
+        trace = self._trace(basis, arrival_ns[order], columns)
+        content = merge.last_rows(_has_content(parts, sizes))[order]
+        scope = column(
+            [part.labels["scope"].codes if "scope" in part.labels else None for part in parts], sizes, -1
+        )
+        return self._with_blocks(trace, parts, content, scope, basis), left_out
+
+    def _choose(
+        self, merge: _Merge, arrival_ns: IntColumn, known: Mapping[str, Any], *, timed: bool
+    ) -> tuple[IntColumn, Mapping[str, int]]:
+        """The requests that stay, and how many do not, by reason."""
+        nothing = np.full(len(arrival_ns), -1)
+        status = known.get("status", nothing)
+        bad = (status >= 0) & (status != self._names["status"].code("ok"))
+        failed = merge.several & (known.get("output_tokens", nothing) <= 0) & bad
+        timeless = (arrival_ns == NO_TIME) & timed & ~failed
         far = _far(arrival_ns) & ~failed & ~timeless
         left_out = {
             "failed request": int(failed.sum()),
@@ -63,17 +74,7 @@ class Columns:
             "arrival years from the others": int(far.sum()),
         }
         kept = np.flatnonzero(~failed & ~timeless & ~far)
-        order = kept[np.argsort(arrival_ns[kept], kind="stable")]
-        trace = self._trace(
-            basis,
-            arrival_ns[order],
-            {name: rows[order] for name, rows in ints.items()},
-            {name: rows[order] for name, rows in floats.items()},
-            {name: self._names[name].finish(rows[order]) for name, rows in labels.items() if name != "scope"},
-        )
-        content = merge.last_rows(_has_content(parts, sizes))[order]
-        trace = self._with_blocks(trace, parts, content, codes["scope"], basis)
-        return trace, {reason: count for reason, count in left_out.items() if count}
+        return kept, {reason: count for reason, count in left_out.items() if count}
 
     def _with_blocks(
         self, trace: Trace, parts: list[Part], content: IntColumn, scope: IntColumn, basis: Basis
@@ -97,38 +98,28 @@ class Columns:
         keys = [part.keys[part.keys != NO_KEY] for part in self._parts if part.keys is not None]
         return sum(map(len, keys)) - len(np.unique(np.concatenate(keys))) if keys else 0
 
-    def _fine(self, status: IntColumn) -> BoolColumn:
-        """Where a status says nothing bad."""
-        fine: BoolColumn = (status < 0) | (status == self._names["status"].code("ok"))
-        return fine
-
-    def _trace(
-        self,
-        basis: Basis,
-        arrival_ns: IntColumn,
-        ints: Mapping[str, IntColumn],
-        floats: Mapping[str, FloatColumn],
-        labels: Mapping[str, Labels | None],
-    ) -> Trace:
-        """The Trace without its blocks."""
-        think = _known_float(floats["think_s"])
-        timed = basis.clock is not None and len(arrival_ns) > 0
+    def _trace(self, basis: Basis, arrival_ns: IntColumn, columns: Mapping[str, Any]) -> Trace:
+        """The Trace without its blocks, from the columns that the log has."""
+        rows = len(arrival_ns)
+        labels = {name: self._names[name].finish(columns[name]) for name in LABELS if name in columns}
+        think = _some(columns.get("think_s"))
+        timed = basis.clock is not None and rows > 0
         first = int(arrival_ns[0]) if timed else 0
         return Trace(
-            arrival_s=(arrival_ns - first) / 1e9 if timed else np.full(len(arrival_ns), np.nan),
-            prompt_tokens=ints["prompt_tokens"],
-            output_tokens=ints["output_tokens"],
-            novel_tokens=_known_int(ints["novel_tokens"]),
-            model=labels["model"],
-            route=labels["route"],
-            client=labels["client"],
-            session=labels["session"],
-            parent=None if think is None else _turns_before(think, labels["session"]),
+            arrival_s=(arrival_ns - first) / 1e9 if timed else np.full(rows, np.nan),
+            prompt_tokens=columns.get("prompt_tokens", np.full(rows, -1)),
+            output_tokens=columns.get("output_tokens", np.full(rows, -1)),
+            novel_tokens=_some(columns.get("novel_tokens")),
+            model=labels.get("model"),
+            route=labels.get("route"),
+            client=labels.get("client"),
+            session=labels.get("session"),
+            parent=None if think is None else _turns_before(think, labels.get("session")),
             think_s=think,
-            status=labels["status"],
-            cached_tokens=_known_int(ints["cached_tokens"]),
-            ttft_s=_known_float(floats["ttft_s"]),
-            e2e_s=_known_float(floats["e2e_s"]),
+            status=labels.get("status"),
+            cached_tokens=_some(columns.get("cached_tokens")),
+            ttft_s=_some(columns.get("ttft_s")),
+            e2e_s=_some(columns.get("e2e_s")),
             first_epoch_s=first / 1e9 if timed and basis.clock is not None and basis.clock.epoch else None,
             totals=basis.totals,
         )
@@ -184,12 +175,13 @@ class _Merge:
         np.maximum.at(rows, self._request[known], self._rows[known])
         return rows
 
-    def last(self, column: Any, unknown: int | None = None) -> Any:
-        """The last known value of every request; `unknown` marks the others (None: NaN does)."""
+    def last(self, values: Any) -> Any:
+        """The last known value of every request: not -1, or not NaN, which mark the others."""
         if self._plain:
-            return column
-        rows = self.last_rows(~np.isnan(column) if unknown is None else column != unknown)
-        return np.where(rows >= 0, column[rows], np.nan if unknown is None else unknown)
+            return values
+        floats = values.dtype.kind == "f"
+        rows = self.last_rows(~np.isnan(values) if floats else values != -1)
+        return np.where(rows >= 0, values[rows], np.nan if floats else -1)
 
     def earliest(self, column: IntColumn, unknown: int) -> IntColumn:
         """The least known value of every request, else `unknown`."""
@@ -201,9 +193,22 @@ class _Merge:
         return np.where(least == np.iinfo(np.int64).max, unknown, least)
 
 
-def _codes(parts: Sequence[Part], sizes: Sequence[int], name: str) -> IntColumn:
-    codes: IntColumn = column([p.labels[name].codes if name in p.labels else None for p in parts], sizes, -1)
-    return codes
+def _known_columns(parts: Sequence[Part], sizes: Sequence[int]) -> dict[str, Any]:
+    """The columns of which some part knows something, over all parts. [rows]"""
+    known: dict[str, tuple[list[Any], float, npt.DTypeLike]] = {}
+    for name in INTS:
+        known[name] = [part.ints.get(name) for part in parts], -1, np.int64
+    for name in FLOATS:
+        known[name] = [part.floats.get(name) for part in parts], np.nan, np.float64
+    for name in LABELS:
+        codes = [part.labels[name].codes if name in part.labels else None for part in parts]
+        known[name] = codes, -1, np.int64
+    columns = {
+        name: column(values, sizes, unknown, kind)
+        for name, (values, unknown, kind) in known.items()
+        if any(some is not None for some in values)
+    }
+    return columns | {name: _plausible(columns[name]) for name in FLOATS if name in columns}
 
 
 def _has_content(parts: Sequence[Part], sizes: Sequence[int]) -> BoolColumn:
@@ -229,12 +234,12 @@ def _turns_before(think_s: FloatColumn, session: Labels | None) -> IntColumn:
     return parents
 
 
-def _known_int(column: IntColumn) -> IntColumn | None:
-    return column if (column >= 0).any() else None
-
-
-def _known_float(column: npt.NDArray[np.float64]) -> FloatColumn | None:
-    return None if np.isnan(column).all() else column
+def _some(values: Any) -> Any:
+    """The column; None where none of its values is known."""
+    if values is None:
+        return None
+    known = ~np.isnan(values) if values.dtype.kind == "f" else values >= 0
+    return values if known.any() else None
 
 
 def _far(arrival_ns: IntColumn) -> BoolColumn:

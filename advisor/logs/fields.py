@@ -81,7 +81,8 @@ ALIASES: dict[str, Sequence[str]] = _NAMES | {
 _CONTAINERS = (
     "", "usage.", "response.usage.", "response.body.usage.", "responsebody.usage.", "body.usage.", "tokens.",
     "metrics.", "timing.", "request.", "body.", "request.body.", "requestbody.", "response.", "response.body.",
-    "responsebody.", "metadata.", "metadata.usageobject.", "request.metadata.", "body.metadata.",
+    "responsebody.", "requestjson.", "responsejson.usage.", "responsejson.", "metadata.",
+    "metadata.usageobject.", "request.metadata.", "body.metadata.",
 )  # fmt: skip
 _MISSING = frozenset(("", "null", "NULL", "None", "nan", "NaN", "-"))  # as CSV writers put it
 _DEPTH = 5

@@ -7,18 +7,19 @@ says so, not at fixed positions: equal content gives equal chunks wherever it st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from advisor.logs.trace import IntColumn
+from advisor.logs.trace import BoolColumn, IntColumn
 
 Units = npt.NDArray[np.uint64]  # of prompts: token ids, or bytes
 STABLE_SHARES = (0.05, 0.25, 0.5, 0.9)  # of first requests that have a chunk: tried for what is moved (ours)
 LEAST_STABLE = 3  # first requests
+MOST_FIRSTS = 200  # whose neighbours are compared: enough for a median
 _UNITS_AT_ONCE = 1 << 19
 _WINDOW = 8  # units that decide whether a chunk ends
 _UNITS_PER_CHUNK = {"tokens": 8, "bytes": 32}  # on average: what is shared is missed by about two of them
@@ -73,7 +74,7 @@ def measure_layout(samples: Sequence[Sample], unit: str) -> Layout | None:
     firsts = first_requests(samples, chunks)
     if len(firsts) < 2:
         return None
-    pairs = list(pairwise(firsts))
+    pairs = list(pairwise(firsts[: MOST_FIRSTS + 1]))
     leading = [shared_start(samples[a].units, samples[b].units) for a, b in pairs]
     trailing = [shared_start(samples[a].units[::-1], samples[b].units[::-1]) for a, b in pairs]
     behind = [chunks.shared(b, a) - shared for (a, b), shared in zip(pairs, leading, strict=True)]
@@ -90,8 +91,7 @@ def measure_layout(samples: Sequence[Sample], unit: str) -> Layout | None:
         shared_behind=max(0, int(np.median(behind))),
         hit_rate=now / total,
         any_position_share=int(chunks.length[chunks.seen_before()].sum()) / total,
-        hit_rate_reordered=max(now, *(chunks.reordered(firsts, s).prefix_hits() for s in STABLE_SHARES))
-        / total,
+        hit_rate_reordered=max(now, *(order.prefix_hits() for order in chunks.reordered(firsts))) / total,
         examples=tuple(Place(samples[i].file, samples[i].line, char) for i in typical),
     )
 
@@ -117,7 +117,7 @@ class Chunks:
     content: Units  # hash of what is in it
     length: IntColumn  # units
 
-    def seen_before(self) -> npt.NDArray[np.bool_]:
+    def seen_before(self) -> BoolColumn:
         """Chunks whose content an earlier prompt had at any position."""
         return _first_rows(self.content, self.row) < self.row
 
@@ -135,23 +135,26 @@ class Chunks:
 
     def shared(self, row: int, other: int) -> int:
         """Units of a prompt in chunks that another prompt has too."""
-        mine = self.row == row
-        return int(self.length[mine][np.isin(self.content[mine], self.content[self.row == other])].sum())
+        mine, theirs = (slice(*np.searchsorted(self.row, (one, one + 1))) for one in (row, other))
+        return int(self.length[mine][np.isin(self.content[mine], self.content[theirs])].sum())
 
-    def reordered(self, firsts: Sequence[int], share: float) -> Chunks:
-        """The same prompts with what that share of first requests has in front, the most shared first."""
+    def reordered(self, firsts: Sequence[int]) -> Iterator[Chunks]:
+        """The same prompts with what many first requests share in front, for each share of them."""
         in_first = np.isin(self.row, firsts)
         pairs = np.unique(np.stack((self.content[in_first], self.row[in_first].astype(np.uint64))), axis=1)
-        stable, spread = np.unique(pairs[0], return_counts=True)
-        enough = spread >= min(len(firsts), max(LEAST_STABLE, share * len(firsts)))
-        stable, spread = stable[enough], spread[enough]
-        if len(stable) == 0:
-            return self
-        place = np.minimum(np.searchsorted(stable, self.content), len(stable) - 1)
+        contents, spread = np.unique(pairs[0], return_counts=True)
         stays = _repeats(self.row, self.content)
         stays[np.flatnonzero(np.append(self.row[1:] != self.row[:-1], True))] = (
             True  # ends that a next turn lacks
         )
+        for share in STABLE_SHARES:
+            enough = spread >= min(len(firsts), max(LEAST_STABLE, share * len(firsts)))
+            if enough.any():
+                yield self._with_front(contents[enough], spread[enough], stays)
+
+    def _with_front(self, stable: Units, spread: IntColumn, stays: BoolColumn) -> Chunks:
+        """Stable chunks in front of each prompt that has them, the most spread first; `stays` do not move."""
+        place = np.minimum(np.searchsorted(stable, self.content), len(stable) - 1)
         moved = (stable[place] == self.content) & ~stays
         first_at = np.full(len(stable), len(self.row))
         np.minimum.at(first_at, place[moved], np.flatnonzero(moved))
@@ -237,7 +240,7 @@ def _first_rows(keys: Units, rows: IntColumn) -> IntColumn:
     return rows[first][inverse]
 
 
-def _repeats(rows: IntColumn, keys: Units) -> npt.NDArray[np.bool_]:
+def _repeats(rows: IntColumn, keys: Units) -> BoolColumn:
     """Entries whose key the same row had before."""
     order = np.lexsort((np.arange(len(keys)), keys, rows))
     same = (rows[order][1:] == rows[order][:-1]) & (keys[order][1:] == keys[order][:-1])

@@ -15,8 +15,10 @@ from advisor.logs.messages import as_message, text_of
 from advisor.logs.record import Prompt, Row, UnusableError
 from advisor.logs.times import as_number
 
-_BODIES = ("request", "body", "request_body", "requestBody", "proxy_server_request", "input", "params")
-_RESPONSES = ("response", "response_body", "responseBody", "output", "completion", "answer")
+_BODIES = (
+    "request", "body", "request_body", "requestBody", "proxy_server_request", "request_json", "input", "params",
+)  # fmt: skip
+_RESPONSES = ("response", "response_body", "responseBody", "response_json", "output", "completion", "answer")
 _PROMPTS = ("messages", "prompt", "input", "text")
 _MOST_MESSAGES = 100_000
 _HIDDEN = ("redacted", "__redacted__", "[redacted]", "<redacted>", "***")

@@ -27,7 +27,7 @@ from advisor.logs.rows import Line, list_within, open_log, rows_of_lines
 from advisor.logs.selection import Names, add_names, name_hint
 from advisor.logs.source import Meter, Progress, Source, content_size, find_sources, is_plain, read_chunks
 from advisor.logs.text import LARGE_BYTES, TextEncoder, TextReader
-from advisor.logs.times import describe_span
+from advisor.logs.times import as_number, describe_span
 from advisor.logs.trace import LogInfo, Trace
 from advisor.logs.workers import Job, Workers, process_count
 from engine.errors import InputError
@@ -130,7 +130,8 @@ class _Reading:
         self._tally = Tally()
         self._first: tuple[str, str] | None = None  # item that was left out: where, and why
         self._names: Names = {}
-        self._fields: tuple[str, ...] = ()  # of the first JSON object, for the hint when no format is known
+        self._fields: tuple[str, ...] = ()  # of the first row, for the hint when no format is known ...
+        self._are_names = False  # ... which may show them
 
     def take(self, index: int, source: Source, chunks: Iterator[bytes]) -> None:
         """Read one file."""
@@ -170,9 +171,9 @@ class _Reading:
         basis = self._parser.format.basis()
         items = self._tally.items + len(self._columns) - self._columns.merged
         trace, left_out = self._columns.finish(basis)
+        self._tally.skipped.update(left_out)
         if len(trace) == 0 and basis.totals is None:
             raise self._nothing_usable()
-        self._tally.skipped.update(left_out)
         unknown = (*self._parser.format.cannot_tell, *basis.unknown)
         told = {entry.path for entry in unknown}
         unread = [entry for entry in self._text.unknown(trace.prompt_tokens) if entry.path not in told]
@@ -238,7 +239,12 @@ class _Reading:
         sample = [line.content for line in head if not isinstance(line.content, UnusableError)]
         if not sample:
             return self._parser is not None
-        self._fields = self._fields or tuple(sample[0])
+        if not self._fields:
+            self._fields = tuple(sample[0])
+            # The first line of a CSV of nothing but words may be data: no names to show.
+            self._are_names = any(
+                not isinstance(value, str) or as_number(value) is not None for value in sample[0].values()
+            )
         kind = choose_format(sample, self._options)
         if kind is not None and self._parser is None:
             self._parser = Parser(Setup(kind, sample, self._options, self._key), self._text)
@@ -268,12 +274,14 @@ class _Reading:
         return UnusableError("neither JSON nor CSV" if LINE in content else "no known format")
 
     def _nothing_usable(self) -> InputError:
-        where, reason = self._first or (None, "every file is empty")
+        usual = max(self._tally.skipped, key=self._tally.skipped.__getitem__, default="every file is empty")
+        where, reason = self._first or (None, usual)
         hint = "give JSON lines, a JSON array or CSV, plain or in gzip or zstd"
         if any(text.startswith("not selected") for text in self._tally.skipped):
             hint = name_hint(self._names) or "loosen --where, --since or --until"
         elif self._parser is None and self._fields:
-            names = [name for name in self._fields if _FIELD_NAME.fullmatch(name)][:_MOST_FIELDS]
+            shown = self._fields if self._are_names else ()
+            names = [name for name in shown if _FIELD_NAME.fullmatch(name)][:_MOST_FIELDS]
             hint = "--map arrival=FIELD,prompt_tokens=FIELD" + (
                 f" with FIELD of {', '.join(names)}" if names else ""
             )

@@ -1,8 +1,8 @@
 """From bytes to rows: JSON lines, a JSON document, CSV, or the lines of a text log.
 
 Owns the reasons for which a line is no row; one bad line never costs the others. Lines come in pieces that can
-be read apart from each other; CSV and documents cannot. Memory is bounded by `LINE_BYTES` for lines and CSV
-rows, by `DOCUMENT_BYTES` and `DOCUMENT_VALUES` for documents.
+be read apart from each other; CSV and documents cannot. Memory is bounded: by `LINE_BYTES` for lines and CSV
+rows, by `DOCUMENT_BYTES` for documents, and for both by what their JSON would take once it is parsed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from advisor.logs.pieces import LINE_BYTES, cut_stream
 from advisor.logs.record import LINE, Row, UnusableError
 
 DOCUMENT_BYTES = 256 << 20
-DOCUMENT_VALUES = 20_000_000  # commas: small values take a hundred bytes each in memory
+_LARGE_JSON = 8 << 20  # bytes, from which it is looked at before it is parsed
+_MOST_VALUES = 20_000_000  # commas: a small value takes ten times its bytes in memory
+_MOST_CONTAINERS = 4_000_000  # objects and lists: an empty one takes thirty times its bytes
 _BOM = b"\xef\xbb\xbf"
 _NOT_TEXT = (b"PAR1", b"PK\x03\x04", b"\x80\x04", b"\x80\x05", b"\xff\xfe", b"\xfe\xff", b"SQLite")
 _LISTS = (
@@ -32,6 +34,7 @@ _DOCUMENT = re.compile(rb"\{|\[\s*([{\[\"\]]|$)")  # a text log may start with `
 _COLUMN = re.compile(r"[^\W\d][\w .\-/()%:#]{0,79}")  # what a CSV header has between its delimiters
 _HEADER_LINES = 4  # looked at to tell a CSV header from a line of text
 _SEVERAL = "several JSON values in one"
+_TOO_MANY = "JSON with too many values in one"
 _TOO_LONG = "a line that is too long"
 _decode = msgspec.json.Decoder().decode
 
@@ -82,6 +85,8 @@ def rows_of_lines(data: bytes, offset: int, *, text: bool) -> Iterator[Line]:
 
     Numbers count from 1 at the start of `data`, which begins at byte `offset` of the file.
     """
+    if data.isspace():
+        return
     view = memoryview(data)  # lines are parsed where they lie
     number = start = 0
     while start < len(data):
@@ -94,7 +99,9 @@ def rows_of_lines(data: bytes, offset: int, *, text: bool) -> Iterator[Line]:
             line = data[start:end].decode("utf-8", "replace").rstrip("\r")
             if line.strip():
                 yield Line(number, {LINE: line}, offset + start)
-        else:
+        elif end - start > _LARGE_JSON and _swells(data[start:end]):
+            yield Line(number, UnusableError(_TOO_MANY), offset + start)
+        elif end > start:
             for content in _json_line(view[start:end]):
                 yield Line(number, content, offset + start)
         start = end + 1
@@ -135,6 +142,12 @@ def _json_line(line: memoryview) -> Sequence[Row | UnusableError]:
 def _without_bom(chunks: Iterator[bytes]) -> Iterator[bytes]:
     yield next(chunks, b"").removeprefix(_BOM)
     yield from chunks
+
+
+def _swells(data: bytes) -> bool:
+    """Whether JSON may take a gigabyte or more once it is parsed."""
+    containers = data.count(b"{") + data.count(b"[")
+    return data.count(b",") > _MOST_VALUES or containers > _MOST_CONTAINERS
 
 
 def _too_long() -> UnusableError:
@@ -245,8 +258,8 @@ def _document(chunks: Iterator[bytes]) -> Iterator[Line]:
             raise UnusableError(f"JSON document over {DOCUMENT_BYTES >> 20} MiB; JSON lines have no limit")
     content = bytes(data)
     del data
-    if content.count(b",") > DOCUMENT_VALUES:
-        raise UnusableError("JSON document with too many values; JSON lines have no limit")
+    if _swells(content):
+        raise UnusableError(_TOO_MANY)
     for number, item in enumerate(_items(content), 1):
         row = _parse(bytes(item)) if isinstance(item, msgspec.Raw) else item
         yield Line(number, row if isinstance(row, dict | UnusableError) else UnusableError("not a JSON object"))
@@ -276,7 +289,8 @@ def _csv(chunks: Iterator[bytes]) -> Iterator[Line]:
     delimiter = max(",\t;|", key=first.count)
     header = _cells(first, delimiter)
     for number, lines in _csv_records(texts):
-        cells = _cells("\n".join(lines), delimiter)
+        crowded = '"' not in lines[0] and lines[0].count(delimiter) >= len(header)  # told without the cells
+        cells = [] if crowded else _cells("\n".join(lines), delimiter)
         if lines[0] is _TOO_LONG:
             yield Line(number, _too_long())
         elif lines[0].count('"') % 2 and len(lines) == 1:

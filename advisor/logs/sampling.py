@@ -23,7 +23,7 @@ from advisor.logs.selection import Selection
 from advisor.logs.source import Meter, find_sources, read_chunks
 from advisor.logs.text import TextEncoder
 
-CHARACTERS = 8_000_000  # of prompts in the sample
+CHARACTERS = 6_000_000  # of prompts in the sample
 _EXCERPT = 60  # characters on each side of a place
 _ROWS_PER_PROMPT = 50  # read without finding one: the log has no text
 
@@ -41,6 +41,8 @@ def sample_layout(
     if any(str(path) == "-" for path in paths):
         return None
     found = _largest_model(list(_prompts(paths, options)))
+    if not found:  # an encoder may load when it is asked
+        return None
     found.sort(key=lambda item: item[0].arrival_ns or 0)
     contents = [canonical_bytes(record.prompt) for record, _ in found if record.prompt is not None]
     texts = [content.decode() for content in contents]

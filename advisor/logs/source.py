@@ -44,11 +44,13 @@ class Meter:
         self._total = sum(source.size for source in sources) if known else 0
         self._progress = progress
         self.done = 0  # to be set back where bytes are read again
+        self._told = 0
 
     def add(self, count: int) -> None:
         """Count `count` more bytes."""
         self.done += count
-        if self._progress is not None:
+        if self._progress is not None and self.done >= self._told:
+            self._told = self.done
             self._progress(self.done, self._total)
 
 

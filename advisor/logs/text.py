@@ -149,9 +149,11 @@ class TextReader:
         """Where prompt lengths came from, given the format's words for those in the log."""
         if self._unit == "bytes" and self._has_read() and not np.any(lengths >= 0):
             return f"none: prompt lengths need {_NAME_ONE}"
-        if not self.counts["counted"] or self._encoder is None:
+        if not self.counts["counted"]:
             return logged
-        tokenized = f"tokenized with {self._encoder.name}"
+        tokenized = "token ids of the prompts"
+        if self._encoder is not None and self.counts["tokenized"]:  # else it is not touched
+            tokenized = f"tokenized with {self._encoder.name}"
         return tokenized if self.counts["counted"] == len(lengths) else f"{logged}, else {tokenized}"
 
     def prefix_basis(self, logged: str | None) -> str | None:
@@ -241,6 +243,7 @@ class TextReader:
             else:
                 plain.append((row, joined_text(prompt)))
                 self.counts["plain chats"] += 1
+        self.counts["tokenized"] += len(plain) + len(chats)
         for (row, _), tokens in zip(plain, self._encode([text for _, text in plain]), strict=True):
             results[row] = tokens
         for (row, _), chat in zip(chats, _encode_chats(encoder, [p for _, p in chats]), strict=True):

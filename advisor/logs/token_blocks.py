@@ -74,7 +74,7 @@ def to_token_blocks(runs: ByteRuns, lengths: IntColumn, tokens: IntColumn, size:
     """
     known = tokens > 0
     counted, size_bytes = int(tokens[known].sum()), int(lengths[known].sum())
-    half_block = BLOCK_BYTES / 2 * (counted / size_bytes if counted else 1 / USUAL_BYTES)
+    half_block = BLOCK_BYTES / 2 * (min(1.0, counted / size_bytes) if counted else 1 / USUAL_BYTES)
     worth, owner = _worth(runs, lengths, tokens, known)
     full = np.where(known, tokens // size, np.iinfo(np.int64).max)[owner]  # that the owner's prompt has
     ends = np.minimum(((worth + half_block) / size).astype(np.int64), full)[runs.node]

@@ -82,6 +82,11 @@ class Workers:
     ) -> None:
         self._end(at_once=kind is not None)
 
+    @property
+    def processes(self) -> list[subprocess.Popen[bytes]]:
+        """The processes, which may have ended."""
+        return [worker.process for worker in self._workers]
+
     def map(self, jobs: Iterable[Job]) -> Iterator[Parsed]:
         """What each job gave, in order. Raises MachineError where a process dies."""
         waiting: deque[Future[Parsed]] = deque()

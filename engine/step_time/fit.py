@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.linear_model import LinearRegression
 
 from engine.errors import InvalidMeasurementError
 from engine.step_time.calibrated import CalibratedStepTime, Coefficients, features
@@ -53,6 +52,8 @@ def _robust(x: Array, y: Array) -> Array:
 
 def _solve(x: Array, y: Array) -> Array:
     """Coefficients >= 0 that minimise sum((x c / y - 1)^2); columns are scaled for conditioning."""
+    from sklearn.linear_model import LinearRegression  # takes a second to import
+
     relative = x / y[:, None]
     scale = np.maximum(np.abs(relative).max(axis=0), 1e-30)
     model = LinearRegression(positive=True, fit_intercept=False).fit(relative / scale, np.ones(len(y)))

@@ -1,8 +1,8 @@
 """Canaries: strings that are nowhere else, put wherever a log may hold something private, and looked for after.
 
-Logs of several formats are made of them. Two sets of canaries make logs of one structure: equal lengths, letters
-and digits at equal places, the same repeats. So whatever differs in what is written comes from content. Names
-of models are no canaries: they are shown by design.
+Logs of several formats are made of them. `other` canaries make logs of the same structure: equal lengths,
+letters and digits at equal places, equal where they were equal. What differs in what is written comes from
+content. Names of models are no canaries: they are shown by design.
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ REQUESTS = 84
 MODEL = "qwen3-8b"
 _START_S = START_NS / 1e9
 _MARK = "zq"  # how every canary begins
+_CIPHER = str.maketrans(string.ascii_lowercase + string.digits, "qwertyuiopasdfghjklzxcvbnm" + "3140598267")
 
 
 class Canaries:
-    """An endless supply, the same for the same seed."""
+    """An endless supply, the same for the same seed. `other` ones have other letters and digits throughout."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, other: bool = False) -> None:
         self._rng = random.Random(seed)
+        self._cipher = _CIPHER if other else {}
         self.roles: dict[str, str] = {}  # canary -> where it was put
 
     def __call__(self, role: str) -> str:
         """A new one, to be put somewhere."""
         kinds = [string.digits if place % 3 == 1 else string.ascii_lowercase for place in range(10)]
-        word = _MARK + "".join(map(self._rng.choice, kinds))
+        word = _MARK + "".join(map(self._rng.choice, kinds)).translate(self._cipher)
         if word in self.roles:
             return self(role)
         self.roles[word] = role
@@ -99,6 +101,7 @@ def openai_lines(say: Canaries) -> bytes:
 
 def litellm(say: Canaries) -> bytes:
     """LiteLLM's standard payload."""
+    tools = [[{"function": {"name": say("tool name"), "description": say("tool text")}}] for _ in range(3)]
     rows = [
         {
             "id": say("request id"), "trace_id": say("session"), "call_type": "acompletion", "stream": True,
@@ -111,7 +114,7 @@ def litellm(say: Canaries) -> bytes:
             },
             "messages": messages, "response": {"choices": [{"message": {"content": say("output")}}]},
             "error_str": [None, say("error message")][row % 2], "error_information": None,
-            "model_parameters": {"stream": True, "tools": [{"function": {"name": say("tool name")}}]},
+            "model_parameters": {"stream": True, "tools": tools[row % 3]},
             "request_tags": [say("tag")], "api_base": f"http://{say('host')}/v1",
         }
         for row, messages in enumerate(_chats(say))
@@ -122,13 +125,14 @@ def litellm(say: Canaries) -> bytes:
 def otlp_spans(say: Canaries) -> bytes:
     """OpenTelemetry's GenAI spans."""
     batches = []
+    tools = [[{"name": say("tool name"), "description": say("tool text")}] for _ in range(3)]
     for row, messages in enumerate(_chats(say)):
         parts = [{"role": m["role"], "parts": [{"type": "text", "content": m["content"]}]} for m in messages]
         answer = [{"role": "assistant", "parts": [{"type": "text", "content": say("output")}]}]
         more = {
             "gen_ai.conversation.id": say("session"), "user.id": say("user id"),
             "gen_ai.input.messages": json.dumps(parts), "gen_ai.output.messages": json.dumps(answer),
-            "gen_ai.tool.definitions": json.dumps([{"name": say("tool name"), "description": say("tool text")}]),
+            "gen_ai.tool.definitions": json.dumps(tools[row % 3]),
             "http.request.header.authorization": say("key"), "server.address": say("host"),
             "error.type": [None, say("error code")][row % 2], say("attribute name"): say("attribute"),
         }  # fmt: skip

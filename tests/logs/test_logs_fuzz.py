@@ -1,15 +1,19 @@
 """Damaged logs never crash the reader, and every item that is lost is counted: mutated lines in all formats.
 
 The seeds are what the writers of `logs.writers` make of generated traffic and, where it is there, the example
-files of ../shared. A failure names its case; `spoiled(case)` gives the file again, byte for byte.
+files of ../shared. A failure names its case; `spoiled(case, logs)` gives the file again, byte for byte. Huge
+lines and bombs are read in a process of their own, whose peak of memory is measured.
 """
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import json
 import pkgutil
 import random
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +34,7 @@ from engine.errors import InputError
 
 SHARES = (0.05, 0.3, 1.0)  # of the lines of a file
 WHOLE_FILE = 0.25  # of the files are damaged as a whole too
-QUICK_LINES, ALL_LINES = 9_000, 100_000
+QUICK_LINES, ALL_LINES = 8_000, 100_000
 EXAMPLES = Path(__file__).resolve().parents[3] / "shared" / "traces" / "format-examples"
 
 
@@ -90,8 +94,8 @@ def check(path: Path) -> None:
     """Read a log, and whatever comes of it: measured, saved, read again."""
     try:
         trace = read([path], options=ReadOptions(block_size=4), tokenizer=WordEncoder())
-    except InputError as error:
-        assert error.hint
+    except InputError as refusal:
+        check_refusal(refusal)
         return
     check_trace(trace)
     measure(largest_model(trace))
@@ -101,6 +105,13 @@ def check(path: Path) -> None:
         again = read([copy])
         assert again.prompt_tokens.tolist() == trace.prompt_tokens.tolist()
         assert (again.blocks is None) == (trace.blocks is None)
+
+
+def check_refusal(error: InputError) -> None:
+    """A log of which nothing can be used: why, and a way on."""
+    assert error.hint
+    assert error.why
+    assert len(error.message + error.why + error.hint) < 2000
 
 
 def check_trace(trace: Trace) -> None:
@@ -155,3 +166,73 @@ def test_damaged_logs_of_every_format(logs: dict[str, list[bytes]], tmp_path: Pa
 @pytest.mark.slow
 def test_a_hundred_thousand_damaged_lines(logs: dict[str, list[bytes]], tmp_path: Path) -> None:
     fuzz(logs, tmp_path, ALL_LINES, first_round=1000)
+
+
+MB = 10**6
+MOST_MB = 500  # of memory, beyond what the program takes itself (validation.md R14)
+LINE = '{"ts": 1789372800, "prompt_tokens": 5, "completion_tokens": 2, "x": '
+CALL = "INFO 09-14 08:00:00 [logger.py:40] Received request c{}: prompt: '{}', params: SamplingParams(n=1), "
+CALL += "prompt_token_ids: None, lora_request: None.\n"
+MEASURE = """
+import json, resource, sys
+from advisor.logs.read import read
+from engine.errors import InputError
+
+def peak_mb():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+before = peak_mb()
+for path in sys.argv[1:]:
+    try:
+        trace = read([path])
+        found = [len(trace), trace.info.items - sum(trace.info.skipped.values()), trace.info.skipped]
+    except InputError as error:
+        found = [0, 0, error.why]
+    print(json.dumps([path.rpartition("/")[2], peak_mb() - before, *found]))
+"""
+
+
+def huge_files() -> Iterator[tuple[str, bytes, int]]:
+    """Files with a line of 50 MB, one for each kind of file, or with far more in them than they weigh.
+
+    Name, content, and how many requests there are.
+    """
+    rows = [f"{LINE}{number}}}\n" for number in range(100)]
+    good = "".join(rows).encode()
+    word = b"word " * (10 * MB)
+
+    def among(text: bytes) -> bytes:
+        return good + LINE.encode() + text + b"}\n" + good
+
+    yield "line of text", among(b'"' + word + b'"'), 201
+    yield "line of garbage", good + b"\xff" * 50 * MB + b"\n" + good, 200
+    yield "line of lists", among(b"[" + b"[]," * (16 * MB) + b"1]"), 200
+    yield "line of objects", among(b"[" + b"{}," * (16 * MB) + b"1]"), 200
+    yield "line of numbers", among(b"[" + b"1," * (25 * MB) + b"1]"), 200
+    yield "line of values", good + b"{}" * (25 * MB) + b"\n" + good, 200
+    header = b"ts,prompt_tokens,x\n" + b"1789372800,5,y\n" * 100
+    yield "CSV with a long cell", header + b"1789372800,5," + word + b"\n", 101
+    yield "CSV with many cells", header + b"1789372800,5" + b"," * 50 * MB + b"\n", 100
+    calls = "".join(CALL.format(number, "a b") for number in range(100)).encode()
+    yield "text", calls + CALL.format(100, "\0").encode().replace(b"\0", word) + calls[:0], 101
+    yield "document", b'{"data": [' + LINE.encode() + b'"' + word + b'"}]}', 1
+    yield "bomb of zeros", gzip.compress(good + b"\0" * 500 * MB, 1), 100
+    yield "bomb of lists", gzip.compress(b"[" + b"[]," * (80 * MB) + b"1]", 1), 0
+    quotes = header + b'1789372800,5,"\n' + (b"y" * MB + b"\n") * 600
+    yield "bomb of an open quote", gzip.compress(quotes, 1), 100
+
+
+def test_huge_lines_and_bombs_take_a_bounded_amount_of_memory(tmp_path: Path) -> None:
+    expected = {}
+    for name, content, requests in huge_files():
+        (tmp_path / name).write_bytes(content)
+        expected[name] = requests
+    command = [sys.executable, "-W", "error", "-c", MEASURE, *(str(tmp_path / name) for name in expected)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {name: requests for name, _, requests, _, _ in found} == expected
+    assert all(requests == accounted_for for _, _, requests, accounted_for, _ in found)
+    assert not done.stderr
+    for name, peak_mb, _, _, skipped in found:  # the peak only grows: the first to be over it is the one
+        assert peak_mb < MOST_MB, (name, skipped)

@@ -87,11 +87,12 @@ FORMATS: tuple[type[Format], ...] = (
 )
 
 _ALIKE = 0.7  # two names are about the same
+_LONGEST, _MOST_NAMES = 60, 60  # of names that are compared
 
 
 def nearest_formats(names: Iterable[str], count: int = 3) -> list[str]:
     """The formats whose fields are most like the names that an unknown log has, nearest first."""
-    seen = [_plain(name) for name in names]
+    seen = [_plain(name) for name in names if len(name) <= _LONGEST][:_MOST_NAMES]
 
     def likeness(kind: type[Format]) -> float:
         best = [
