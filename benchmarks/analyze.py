@@ -29,6 +29,7 @@ BLOCK_ROWS = 1_000_000
 CHAT_BYTES = 1_000_000_000
 CSV_ROWS = 20_000
 POLL_S = 0.05
+READ = "import sys; from advisor.logs.read import read; read(sys.argv[1:])"
 
 
 def block_log(path: Path) -> None:
@@ -171,11 +172,16 @@ def show(name: str, path: Path, bare: Callable[[Path], None]) -> tuple[float, di
     argv = [sys.executable, "-m", "advisor", "analyze", str(path), "--no-plan", "--json"]
     took, peak = run(argv, out)
     report: dict[str, Any] = json.loads(out.read_text())
+    read_s, read_peak = run([sys.executable, "-c", READ, str(path)], out)
     rows, megabytes = report["log"]["requests"], path.stat().st_size / 1e6
     print(
         f"{name:<22} {rows:>9,} rows {megabytes:>6,.0f} MB   {took:5.1f} s  {rows / took:>9,.0f} lines/s "
         f"{megabytes / took:>5,.0f} MB/s  {peak / 1e6:>5,.0f} MB peak   "
         f"bare {limit:4.1f} s, ratio {took / limit:.1f}",
+        f"{'  reading alone':<22} {'':>27} {read_s:5.1f} s  {rows / read_s:>9,.0f} lines/s "
+        f"{megabytes / read_s:>5,.0f} MB/s  {read_peak / 1e6:>5,.0f} MB peak   "
+        f"{'':>11} ratio {read_s / limit:.1f}",
+        sep="\n",
         flush=True,
     )
     return took, report

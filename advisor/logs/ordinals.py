@@ -140,6 +140,21 @@ def stretches(starts: IntColumn) -> Iterator[tuple[slice, slice]]:
         yield slice(low, high), slice(int(starts[low]), int(starts[high]))
 
 
+def run_heads(ids: Ids, starts: IntColumn) -> IntColumn:
+    """Where runs begin in rows of chained ids: stretches of ids that only occur together. There are some ids.
+
+    In a tree an id that is used exactly as often as the one before it is always used with it.
+    """
+    times = np.zeros(int(ids.max()) + 1, dtype=np.int32)
+    np.add.at(times, ids, np.int32(1))
+    is_head = np.zeros(len(ids), dtype=np.bool_)
+    for _, span in stretches(starts):
+        uses = times[ids[span]]
+        is_head[span][1:] = uses[1:] != uses[:-1]
+    is_head[starts[:-1][starts[:-1] < starts[1:]]] = True
+    return np.flatnonzero(is_head)
+
+
 def take_ragged(
     ids: Ids, starts: IntColumn, rows: IntColumn, most: IntColumn | None = None
 ) -> tuple[Ids, IntColumn]:

@@ -6,6 +6,7 @@ text here; the logged token counts include them. It never keeps what it finds.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ _BODIES = (
 )  # fmt: skip
 _RESPONSES = ("response", "response_body", "responseBody", "response_json", "output", "completion", "answer")
 _PROMPTS = ("messages", "prompt", "input", "text")
+_SENT = re.compile(r'data: ?[{\[]|event: ?\S+\s|\[?\{[^}]{0,300}"(choices|object|delta|usage|stop_reason)"\s*:')
 _MOST_MESSAGES = 100_000
 _HIDDEN = ("redacted", "__redacted__", "[redacted]", "<redacted>", "***")
 
@@ -63,13 +65,18 @@ def find_output(row: Row) -> str | None:
     """The text of the answer, where the row has one."""
     for holder in (row, *(value for key in _RESPONSES if (value := parsed(row.get(key))) is not None)):
         if isinstance(holder, str):
-            return holder
+            return None if as_sent(holder) else holder
         if not isinstance(holder, dict):
             continue
         body = holder.get("body") if isinstance(holder.get("body"), dict) else holder
         if isinstance(body, dict) and (text := _answer(body, holder is row)) is not None:
             return text
     return None
+
+
+def as_sent(text: str) -> bool:
+    """Whether a text is what a service sent, events or JSON, that could not be parsed: a copy that was cut."""
+    return _SENT.match(text) is not None
 
 
 def parsed(value: object) -> Any:

@@ -158,7 +158,7 @@ class TextReader:
 
     def prefix_basis(self, logged: str | None) -> str | None:
         """How sharing was measured, given the format's words."""
-        if self._unit != "bytes":
+        if self._unit != "bytes" or not self._has_read():
             return logged
         scale = "scaled with logged counts"
         if not self.counts["scaled"]:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from advisor.logs.guess import GUESS
-from advisor.logs.ordinals import Ids, by_first, narrow, stretches
+from advisor.logs.ordinals import Ids, by_first, narrow, run_heads, stretches
 from advisor.logs.trace import BoolColumn, FloatColumn, IntColumn
 
 BLOCK_BYTES = 64
@@ -42,20 +42,12 @@ class ByteRuns:
 
 
 def find_byte_runs(ids: Ids, starts: IntColumn, guess: npt.NDArray[np.uint16] | None) -> ByteRuns:
-    """In a tree, blocks that are used equally often and follow one another are always used together.
+    """The runs of all rows.
 
     `ids` are ordinals of chained blocks, row i having `ids[starts[i]:starts[i + 1]]`, and not empty; `guess`
     [blocks] is in 1/`GUESS` tokens, 0 in rows with a count, None where all have one.
     """
-    times = np.zeros(int(ids.max()) + 1, dtype=np.int32)
-    np.add.at(times, ids, np.int32(1))
-    is_head = np.zeros(len(ids), dtype=np.bool_)
-    for _, span in stretches(starts):
-        uses = times[ids[span]]
-        is_head[span][1:] = uses[1:] != uses[:-1]
-    is_head[starts[:-1][np.diff(starts) > 0]] = True
-    heads = np.flatnonzero(is_head)
-    del times, is_head
+    heads = run_heads(ids, starts)
     first = np.searchsorted(heads, starts)
     row = np.repeat(np.arange(len(starts) - 1), np.diff(first))
     tokens = np.zeros(len(heads))

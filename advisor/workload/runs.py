@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from advisor.logs.ordinals import run_heads
 from advisor.logs.trace import Blocks, IntColumn
 
 
@@ -58,16 +59,13 @@ def find_runs(blocks: Blocks, prompt_tokens: IntColumn) -> Runs:
     """The runs of all requests. Ids must be chained, as `Blocks` promises: one parent, one depth.
 
     A request of unknown length (-1) has its blocks and no tokens in them. Between the ids and the runs, which
-    are few, this holds 5 bytes a block and a count for every id.
+    are few, this holds a byte a block and a count for every id.
     """
     ids, starts = blocks.ids, blocks.starts
     if len(ids) == 0:
         nothing = np.zeros(0, dtype=np.int64)
         return Runs(blocks.size, *[nothing] * 6)
-    uses = np.bincount(ids).astype(np.int32)[ids]
-    is_head = np.concatenate(([True], uses[1:] != uses[:-1]))
-    is_head[starts[:-1][starts[:-1] < starts[1:]]] = True  # of a request
-    heads = np.flatnonzero(is_head)
+    heads = run_heads(ids, starts)
     row = np.repeat(np.arange(len(starts) - 1), np.diff(np.searchsorted(heads, starts)))
     before = heads - starts[row]
     run_blocks = np.diff(heads, append=len(ids))
@@ -78,9 +76,10 @@ def find_runs(blocks: Blocks, prompt_tokens: IntColumn) -> Runs:
 
 def number_densely(values: npt.NDArray[np.integer[Any]]) -> IntColumn:
     """The rank of every entry among the distinct values, which are small and not negative."""
-    present = np.zeros(int(values.max(initial=-1)) + 1, dtype=np.int64)
-    present[values] = 1
-    ranks: IntColumn = (np.cumsum(present) - 1)[values]
+    present = np.zeros(int(values.max(initial=-1)) + 1, dtype=np.bool_)
+    present[values] = True
+    rank = np.cumsum(present, dtype=np.int32 if len(present) < 2**31 else np.int64)
+    ranks: IntColumn = rank[values].astype(np.int64) - 1
     return ranks
 
 

@@ -163,6 +163,34 @@ def test_damaged_logs_of_every_format(logs: dict[str, list[bytes]], tmp_path: Pa
     fuzz(logs, tmp_path, QUICK_LINES, first_round=0)
 
 
+@pytest.mark.parametrize("log", ["openai", "sglang_log_text", "litellm_spend", "dynamo"])
+def test_damaged_logs_in_small_pieces_by_two_processes(
+    log: str, logs: dict[str, list[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However a log is cut and shared out, the same comes of it."""
+    rng = random.Random(log)
+    spoiler = Spoiler(rng, logs["azure"])
+    lines = [spoiler.line(line) if rng.random() < 0.2 else line for line in logs[log] * 8]
+    (tmp_path / "log").write_bytes(b"\n".join(lines))
+    whole = read([tmp_path / "log"], options=ReadOptions(text="bytes"))
+    monkeypatch.setattr("advisor.logs.pieces.PIECE_BYTES", 20_000)
+    parts = read([tmp_path / "log"], options=ReadOptions(text="bytes", processes=2))
+    assert accounted(parts)
+    assert parts.info == whole.info
+    for name in ("arrival_s", "prompt_tokens", "output_tokens", "cached_tokens", "ttft_s", "e2e_s"):
+        np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))
+    assert blocks_of(parts) == blocks_of(whole)
+    for name in ("model", "client", "session", "status"):
+        one, other = getattr(parts, name), getattr(whole, name)
+        assert (one is None) == (other is None)
+        assert one is None or (one.names, one.codes.tolist()) == (other.names, other.codes.tolist())
+
+
+def blocks_of(trace: Trace) -> tuple[list[int], list[int]] | None:
+    """Ids and starts."""
+    return None if trace.blocks is None else (trace.blocks.ids.tolist(), trace.blocks.starts.tolist())
+
+
 @pytest.mark.slow
 def test_a_hundred_thousand_damaged_lines(logs: dict[str, list[bytes]], tmp_path: Path) -> None:
     fuzz(logs, tmp_path, ALL_LINES, first_round=1000)

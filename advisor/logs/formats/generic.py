@@ -18,7 +18,7 @@ from advisor.logs.fields import ARRIVALS, E2ES, ENDS, TTFTS, Fields
 from advisor.logs.formats.base import Basis, Format, as_count, as_label, mostly
 from advisor.logs.operations import why_no_request
 from advisor.logs.options import TIME_UNITS, ReadOptions
-from advisor.logs.prompts import as_prompt, find_output, find_prompt, history_elsewhere, parsed
+from advisor.logs.prompts import as_prompt, as_sent, find_output, find_prompt, history_elsewhere, parsed
 from advisor.logs.record import Record, Row, UnusableError
 from advisor.logs.times import Clock, as_number, find_zone
 from advisor.logs.trace import Unknown
@@ -216,7 +216,7 @@ def _unwrapped(row: Row) -> Row:
 
 def _output_text(row: Row, found: Mapping[str, Any]) -> str | None:
     output = found.get("output")
-    return output if isinstance(output, str) else find_output(row)
+    return output if isinstance(output, str) and not as_sent(output) else find_output(row)
 
 
 def _duration_scale(values: Sequence[object], unit: str | None) -> float:
