@@ -2,7 +2,7 @@
 
 Three generated logs: (a) a million requests with 20 block ids each, half of them new, in Mooncake's form; (b)
 1 GB of OpenAI-style chats; (c) 20,000 chats in a gateway's CSV, also profiled by llmtrafficlens where it is
-installed (`--lens PROGRAM`). Times are of whole processes; memory is the peak of the proportional set sizes of
+installed (`--lens PROGRAM`). Times are of whole processes; memory is the peak of the summed resident sizes of
 a process and its children. `python -m benchmarks.analyze [a] [b] [c]`.
 """
 
@@ -134,24 +134,25 @@ def family(pid: int) -> Iterator[int]:
 
 
 def memory(pid: int) -> int:
-    """Bytes of a process and its descendants, shared pages divided among those that share them; 0 off Linux."""
+    """Resident bytes of a process and its descendants, pages that they share counted for each; 0 off Linux."""
     total = 0
     for one in family(pid):
         try:
-            lines = Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()
+            total += int(Path(f"/proc/{one}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         except OSError:
             continue
-        total += sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
     return total
 
 
 def run(argv: list[str], out: Path) -> tuple[float, int]:
     """Seconds that a program took, and its peak memory in bytes. Its output goes to a file."""
     start = time.perf_counter()
-    peak = 0
+    peak = before = 0
     with out.open("wb") as file, subprocess.Popen(argv, stdout=file, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None:
-            peak = max(peak, memory(process.pid))
+            now = memory(process.pid)
+            # Of two samples the smaller: a child that is about to start a program is its parent once more.
+            peak, before = max(peak, min(before, now)), now
             time.sleep(POLL_S)
     if process.returncode:
         raise SystemExit(f"{argv[0]} failed with status {process.returncode}")

@@ -91,7 +91,7 @@ def measure_layout(samples: Sequence[Sample], unit: str) -> Layout | None:
         shared_behind=max(0, int(np.median(behind))),
         hit_rate=now / total,
         any_position_share=int(chunks.length[chunks.seen_before()].sum()) / total,
-        hit_rate_reordered=max(now, *(order.prefix_hits() for order in chunks.reordered(firsts))) / total,
+        hit_rate_reordered=max([now, *(order.prefix_hits() for order in chunks.reordered(firsts))]) / total,
         examples=tuple(Place(samples[i].file, samples[i].line, char) for i in typical),
     )
 

@@ -32,6 +32,8 @@ MOST_PROCESSES = 8
 _MAIN = "from advisor.logs.worker import main; main()"
 _AHEAD = 2  # pieces a process that are cut before they are needed
 _PATIENCE_S = 5.0
+# glibc would give the memory of every piece back to the system and fetch it anew: a sixth of the time.
+_KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(256 << 20), "MALLOC_MMAP_THRESHOLD_": str(256 << 20)}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -123,7 +125,7 @@ class _Worker:
             [sys.executable, "-P", "-c", _MAIN],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": paths},
+            env=os.environ | _KEEP_MEMORY | {"PYTHONPATH": paths},
         )
 
     def ask(self, job: Job) -> Parsed:

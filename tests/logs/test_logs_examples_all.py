@@ -1,4 +1,4 @@
-"""Every example file goes to its own format without a flag; an unknown one gets the nearest formats and a hint."""
+"""Every example goes to its own format without a flag; an unknown file gets the nearest formats and a hint."""
 
 from __future__ import annotations
 
