@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from advisor.logs.formats.base import Basis
 from advisor.logs.log_blocks import Chosen, read_logged_blocks, read_text_blocks
-from advisor.logs.part import FLOATS, INTS, LABELS, NO_CONTENT, NO_KEY, NO_TIME, Names, Part, column
+from advisor.logs.part import COUNTED, FLOATS, INTS, LABELS, NO_CONTENT, NO_KEY, NO_TIME, Names, Part, column
 from advisor.logs.trace import BoolColumn, FloatColumn, IntColumn, Labels, Trace, rank_by_first
 
 _FAR_NS = 3 * 366 * 86_400 * 10**9  # from the median arrival: no log goes on for so long; ours
@@ -47,7 +47,7 @@ class Columns:
         sizes = [part.rows for part in parts]
         merge = _Merge(column([part.keys for part in parts], sizes, NO_KEY, np.uint64))
         arrival_ns = merge.earliest(column([part.arrival_ns for part in parts], sizes, NO_TIME), NO_TIME)
-        known = {name: merge.last(rows) for name, rows in _known_columns(parts, sizes).items()}
+        known = _with_counts({name: merge.last(rows) for name, rows in _known_columns(parts, sizes).items()})
         kept, left_out = self._choose(merge, arrival_ns, known, timed=basis.clock is not None)
         order = kept[np.argsort(arrival_ns[kept], kind="stable")]
         columns = {name: rows[order] for name, rows in known.items() if name != "scope"}
@@ -191,6 +191,15 @@ class _Merge:
         known = column != unknown
         np.minimum.at(least, self._request[known], column[known])
         return np.where(least == np.iinfo(np.int64).max, unknown, least)
+
+
+def _with_counts(columns: dict[str, Any]) -> dict[str, Any]:
+    """Lengths counted from text in the place of those that no line of a request logs."""
+    for name, counted in COUNTED.items():
+        counts = columns.pop(counted, None)
+        if counts is not None:
+            columns[name] = np.where(columns[name] < 0, counts, columns[name]) if name in columns else counts
+    return columns
 
 
 def _known_columns(parts: Sequence[Part], sizes: Sequence[int]) -> dict[str, Any]:

@@ -22,7 +22,8 @@ from advisor.logs.ordinals import Ids, fit
 from advisor.logs.record import Record, UnusableError
 from advisor.logs.trace import BoolColumn, FloatColumn, IntColumn
 
-INTS = ("prompt_tokens", "output_tokens", "cached_tokens", "novel_tokens")
+COUNTED = {"prompt_tokens": "counted_prompt", "output_tokens": "counted_output"}  # where no line logs a count
+INTS = ("prompt_tokens", "output_tokens", "cached_tokens", "novel_tokens", *COUNTED.values())
 FLOATS = ("ttft_s", "e2e_s", "think_s")
 LABELS = ("model", "route", "client", "session", "status", "scope")
 NO_TIME = -1

@@ -65,6 +65,8 @@ class Record:
     hash_ids: Sequence[int] | None = None
     prompt: Prompt | None = None
     output_text: str | None = None  # counted when output_tokens is unknown
+    counted_prompt: int = -1  # tokens of the text; a count that any line of the request logs wins
+    counted_output: int = -1
     model: str | None = None
     route: str | None = None
     client: str | None = None

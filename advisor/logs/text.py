@@ -263,12 +263,13 @@ class TextReader:
                 self.counts["text tokens"] += len(found)
             elif not prompt.media:
                 self.counts["counted"] += 1
-                record.prompt_tokens = len(found)
+                record.counted_prompt = len(found)
         if record.prompt_tokens == 0 or (record.prompt_tokens < 0 and len(found) == 0):
             return UnusableError("empty prompt")
         self.counts["media"] += prompt.media
         self.counts["cut"] += prompt.cut
-        self.counts["scaled" if record.prompt_tokens > 0 else "guessed"] += 1
+        length = max(record.prompt_tokens, record.counted_prompt)
+        self.counts["scaled" if length > 0 else "guessed"] += 1
         return None
 
     def _count_outputs(self, records: Sequence[Record]) -> None:
@@ -278,7 +279,7 @@ class TextReader:
             return
         tokens = self._encode([record.output_text or "" for record in rows])
         for record, ids in zip(rows, tokens, strict=True):
-            record.output_tokens = len(ids)
+            record.counted_output = len(ids)
 
     def _encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids. Without texts the encoder, which may load only when used, is not touched."""

@@ -17,9 +17,6 @@ from advisor.logs.trace import Totals, Trace
 SYSTEM = "<system> You answer questions about the Harbor ticketing system. Reply in one sentence."
 QUESTION = "<user> Where do I reset a badge?"
 WORDS = len(f"{SYSTEM} {QUESTION}".split())  # with one for each role
-COUNTED_OVER_LOGGED = pytest.mark.xfail(
-    strict=True, reason="merged rows: a length counted from text wins over a logged one that came before"
-)
 ARRIVAL = 1_789_372_800.12  # 2026-09-14 08:00:00.120 UTC
 
 
@@ -132,7 +129,7 @@ class TestOpenAIBatch:
 
     @pytest.mark.parametrize(
         "turned",
-        [False, pytest.param(True, marks=COUNTED_OVER_LOGGED)],
+        [False, True],
         ids=["input first", "output first"],
     )
     def test_both(self, examples: Path, turned: bool) -> None:
