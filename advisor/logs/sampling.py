@@ -23,7 +23,7 @@ from advisor.logs.selection import Selection
 from advisor.logs.source import Meter, find_sources, read_chunks
 from advisor.logs.text import TextEncoder
 
-CHARACTERS = 6_000_000  # of prompts in the sample
+CHARACTERS = 4_000_000  # of prompts in the sample
 _EXCERPT = 60  # characters on each side of a place
 _ROWS_PER_PROMPT = 50  # read without finding one: the log has no text
 

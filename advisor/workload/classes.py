@@ -14,7 +14,7 @@ from advisor.logs.trace import FloatColumn, IntColumn, Trace
 from advisor.workload.model import LengthClass
 
 MAX_CLASSES = 5
-FIT_ROWS = 10_000
+FIT_ROWS = 4_000
 ROWS_PER_CLASS = 20  # below that a class says nothing (ours)
 NARROWEST = 0.1  # standard deviation in log lengths: lengths 10 % apart are alike (ours)
 

@@ -27,12 +27,22 @@ def reuse_gaps(runs: Runs, arrival_s: FloatColumn, requests: int) -> ReuseGap | 
     everywhere = runs.uses()[runs.node] == requests
     reuse = np.flatnonzero(runs.seen & ~everywhere)
     gaps = arrival_s[runs.row[reuse]] - arrival_s[runs.row[runs.previous[reuse]]]
-    by_block = np.repeat(gaps, runs.blocks[reuse])
-    by_block = by_block[np.isfinite(by_block)]
-    if len(by_block) == 0:
+    timed = np.isfinite(gaps)
+    if not timed.any():
         return None
-    p50, p90 = np.percentile(by_block, (50, 90))
-    return ReuseGap(p50=float(p50), p90=float(p90))
+    p50, p90 = (weighted_percentile(gaps[timed], runs.blocks[reuse][timed], share) for share in (0.5, 0.9))
+    return ReuseGap(p50=p50, p90=p90)
+
+
+def weighted_percentile(values: FloatColumn, counts: IntColumn, share: float) -> float:
+    """The linear-interpolated percentile of values that occur `counts` times each, without repeating them."""
+    order = np.argsort(values)
+    ends = np.cumsum(counts[order])
+    place = share * (int(ends[-1]) - 1)
+    low, high = (
+        values[order[np.searchsorted(ends, at, side="right")]] for at in (int(place), int(np.ceil(place)))
+    )
+    return float(low + (high - low) * (place - int(place)))
 
 
 def cache_life(runs: Runs, arrival_s: FloatColumn, prompt_tokens: IntColumn) -> tuple[CacheLife, ...]:

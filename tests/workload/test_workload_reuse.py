@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from advisor.logs.trace import Trace
 from advisor.workload.measure import measure
-from advisor.workload.reuse import used_within, window_hits
+from advisor.workload.reuse import used_within, weighted_percentile, window_hits
 from advisor.workload.runs import Runs, find_runs
 from advisor.workload.sharing import measure_sharing
 
@@ -147,3 +147,12 @@ def test_a_short_log_has_no_short_windows() -> None:
     trace = make_trace([10] * 5, blocks=[[0]] * 5, size=10)
     points = [(point.share, point.hit_rate_tokens) for point in measure(trace).sharing.window_curve]
     assert points == [(0.5, 3 / 5), (1.0, 4 / 5)]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 1.0])
+def test_a_weighted_percentile_is_numpys_of_the_repeated_values(share: float) -> None:
+    rng = np.random.default_rng(0)
+    for size in (1, 2, 7, 100):
+        values, counts = rng.random(size), rng.integers(1, 9, size)
+        expected = np.percentile(np.repeat(values, counts), 100 * share)
+        assert weighted_percentile(values, counts, share) == pytest.approx(expected, abs=1e-12)
