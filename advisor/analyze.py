@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ def analyze(
     machine = detect_machine()
     known = _target(options, None, machine)  # a wrong name should not cost the reading of a large log
     everything = read(
-        paths, options=options.read, tokenizer=LazyTokenizer(options.tokenizer), progress=progress
+        paths, options=reading(options), tokenizer=LazyTokenizer(options.tokenizer), progress=progress
     )
     trace = _isolated(_largest_model(everything), options, known)
     workload = measure(
@@ -101,7 +101,12 @@ def analyze(
 def read_model(paths: Sequence[str | Path], options: AnalyzeOptions, progress: Progress | None = None) -> Trace:
     """The Trace that `analyze` would measure, before isolation. Raises as `analyze`."""
     tokenizer = LazyTokenizer(options.tokenizer)
-    return _largest_model(read(paths, options=options.read, tokenizer=tokenizer, progress=progress))
+    return _largest_model(read(paths, options=reading(options), tokenizer=tokenizer, progress=progress))
+
+
+def reading(options: AnalyzeOptions) -> ReadOptions:
+    """How to read the log: a tokenizer that was named is used however large the log is."""
+    return options.read if options.tokenizer is None else replace(options.read, text="tokens")
 
 
 def prompt_excerpts(

@@ -15,7 +15,7 @@ import numpy as np
 
 from advisor.advice.analysis import Analysis
 from advisor.advice.plan import Plan
-from advisor.analyze import AnalyzeOptions, LazyTokenizer, analyze
+from advisor.analyze import AnalyzeOptions, LazyTokenizer, analyze, reading
 from advisor.logs.options import ReadOptions
 from advisor.logs.read import read
 from advisor.logs.redact import save_standard, standard_form
@@ -78,7 +78,7 @@ def redact(paths: Sequence[str | Path], options: RedactOptions, progress: Progre
     Raises InputError where the log cannot be read or has no form that other tools take, MachineError where a
     tokenizer is missing.
     """
-    wanted = replace(options.analyze.read, block_size=_text_blocks(options))
+    wanted = replace(reading(options.analyze), block_size=_text_blocks(options))
     tokenizer = LazyTokenizer(options.analyze.tokenizer)
     original = read(paths, options=wanted, tokenizer=tokenizer, progress=progress)
     if len(original) == 0 and (options.share_safe or options.block_size is not None):

@@ -7,8 +7,10 @@ lines and bombs are read in a process of their own, whose peak of memory is meas
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import importlib
+import io
 import json
 import pkgutil
 import random
@@ -20,21 +22,28 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from helpers.canaries import byte_tokenizer
 from helpers.damage import Spoiler, spoil_file
 from helpers.logs import WordEncoder, accounted
 from helpers.traffic import make_calls
 from logs import writers
+from rich.console import Console
 
+from advisor.advice.resolve import TargetOptions
+from advisor.analyze import AnalyzeOptions, analyze
 from advisor.logs.options import ReadOptions
 from advisor.logs.read import read
 from advisor.logs.save import save
 from advisor.logs.trace import Trace
+from advisor.redact import RedactOptions, describe, redact
+from advisor.report.terminal import show_analysis
 from advisor.workload.measure import measure
 from engine.errors import InputError
 
 SHARES = (0.05, 0.3, 1.0)  # of the lines of a file
 WHOLE_FILE = 0.25  # of the files are damaged as a whole too
-QUICK_LINES, ALL_LINES = 8_000, 100_000
+QUICK_LINES, ALL_LINES = 5_000, 100_000
+TARGET = TargetOptions(model="llama-3.1-8b", gpu="h100-sxm", ttft_s=1.0, tpot_s=0.05)
 EXAMPLES = Path(__file__).resolve().parents[3] / "shared" / "traces" / "format-examples"
 
 
@@ -163,6 +172,38 @@ def test_damaged_logs_of_every_format(logs: dict[str, list[bytes]], tmp_path: Pa
     fuzz(logs, tmp_path, QUICK_LINES, first_round=0)
 
 
+def commands(path: Path, tokenizer: str, rng: random.Random) -> None:
+    """What the commands do with a log: advise, print, write for others."""
+    options = AnalyzeOptions(tokenizer=tokenizer, target=TARGET)
+    with contextlib.suppress(InputError):
+        analysis, _ = analyze([path], options)
+        show_analysis(Console(file=io.StringIO()), analysis)
+        assert json.loads(analysis.model_dump_json())
+        size, safe = rng.choice((None, 16, 512)), rng.random() < 0.3
+        redacted = RedactOptions(path.with_name("redacted"), options, block_size=size, share_safe=safe)
+        describe(redact([path], redacted))
+
+
+def fuzz_commands(logs: Mapping[str, list[bytes]], folder: Path, lines: int, first_round: int) -> None:
+    """Damage logs and run the commands until so many lines were mutated."""
+    tokenizer = str(byte_tokenizer(folder / "tokenizer"))
+    total = 0
+    for case in cases(logs, first_round):
+        content, mutated = spoiled(case, logs)
+        (folder / "log").write_bytes(content)
+        try:
+            commands(folder / "log", tokenizer, random.Random(str(case)))
+        except Exception as error:
+            raise AssertionError(f"{case} breaks a command") from error
+        total += mutated
+        if total >= lines:
+            return
+
+
+def test_damaged_logs_are_analyzed_and_redacted(logs: dict[str, list[bytes]], tmp_path: Path) -> None:
+    fuzz_commands(logs, tmp_path, QUICK_LINES // 5, first_round=2000)
+
+
 @pytest.mark.parametrize("log", ["openai", "sglang_log_text", "litellm_spend", "dynamo"])
 def test_damaged_logs_in_small_pieces_by_two_processes(
     log: str, logs: dict[str, list[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -194,6 +235,7 @@ def blocks_of(trace: Trace) -> tuple[list[int], list[int]] | None:
 @pytest.mark.slow
 def test_a_hundred_thousand_damaged_lines(logs: dict[str, list[bytes]], tmp_path: Path) -> None:
     fuzz(logs, tmp_path, ALL_LINES, first_round=1000)
+    fuzz_commands(logs, tmp_path, ALL_LINES // 5, first_round=3000)
 
 
 MB = 10**6
