@@ -64,6 +64,14 @@ def test_check_needs_a_plan(here: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "cannot read the plan" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", [["analyze", "log.jsonl", "--compare-to", "deep"], ["launch", "deep"]])
+def test_a_plan_that_is_nested_too_deeply_is_an_input_error(here: Path, command: list[str]) -> None:
+    mooncake(here / "log.jsonl", prompt=1024, hours=0.1, seed=1)
+    (here / "deep").mkdir()
+    (here / "deep/plan.json").write_text('{"plan": ' + "[" * 100_000)
+    assert run(command) == 2
+
+
 def test_redact_writes_what_analyze_and_others_read(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mooncake(here / "log.jsonl", prompt=4096, hours=0.5, seed=1)
     requests = len((here / "log.jsonl").read_text().splitlines())

@@ -88,7 +88,7 @@ def load_analysis(path: Path) -> Analysis:
         return Analysis.model_validate(
             {name: value for name, value in content.items() if name not in ("digest", "trace_sha256")}
         )
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not a plan.json of this version"
         raise InputError(
             "cannot read the plan to compare with", where=str(file), why=why, hint="--compare-to advise-out"

@@ -109,7 +109,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     """The content of a JSON object; empty where it is none."""
     try:
         content = json.loads(path.read_bytes())
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 

@@ -88,7 +88,7 @@ def _read_plan(path: Path) -> tuple[Plan, str | None]:
     try:
         content = json.loads(path.read_bytes())
         return Plan.model_validate(content["plan"]), content.get("digest")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         why = str(error).splitlines()[0]
         raise InputError("cannot read the plan", where=str(path), why=why, hint="advise analyze LOG") from None
 
