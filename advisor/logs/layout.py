@@ -80,6 +80,7 @@ def measure_layout(samples: Sequence[Sample], unit: str) -> Layout | None:
     behind = [chunks.shared(b, a) - shared for (a, b), shared in zip(pairs, leading, strict=True)]
     total = int(chunks.length.sum())
     now = chunks.prefix_hits()
+    best = max([now, *(order.prefix_hits() for order in chunks.reordered(firsts))])
     typical = pairs[int(np.argsort(trailing, kind="stable")[len(pairs) // 2])]
     char = shared_start(samples[typical[0]].text, samples[typical[1]].text)
     return Layout(
@@ -89,11 +90,16 @@ def measure_layout(samples: Sequence[Sample], unit: str) -> Layout | None:
         leading=int(np.median(leading)),
         trailing=int(np.median(trailing)),
         shared_behind=max(0, int(np.median(behind))),
-        hit_rate=now / total,
-        any_position_share=int(chunks.length[chunks.seen_before()].sum()) / total,
-        hit_rate_reordered=max([now, *(order.prefix_hits() for order in chunks.reordered(firsts))]) / total,
+        hit_rate=_rounded(now / total),
+        any_position_share=_rounded(int(chunks.length[chunks.seen_before()].sum()) / total),
+        hit_rate_reordered=_rounded(best / total),
         examples=tuple(Place(samples[i].file, samples[i].line, char) for i in typical),
     )
+
+
+def _rounded(rate: float) -> float:
+    """To a thousandth: where chunks end depends on content, and more digits would be a fingerprint of it."""
+    return round(rate, 3)
 
 
 def shared_start(one: Sequence[object], other: Sequence[object]) -> int:

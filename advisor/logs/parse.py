@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from advisor.logs.csv_rows import CsvPiece
 from advisor.logs.formats.base import Format
 from advisor.logs.options import ReadOptions
 from advisor.logs.part import Part, Tally, make_part
 from advisor.logs.pieces import Piece
-from advisor.logs.record import Record, Row, UnusableError
-from advisor.logs.rows import Line, rows_of_lines
+from advisor.logs.record import Line, Record, Row, UnusableError
+from advisor.logs.rows import rows_of_lines
 from advisor.logs.selection import Names, Selection
 from advisor.logs.status import safe_status
 from advisor.logs.text import TextReader
@@ -48,7 +49,7 @@ class Harvest:
 
 
 class Parsed(NamedTuple):
-    """What a piece gave: its harvests, and how many lines it has."""
+    """What a piece gave: its harvests, and how many lines it has that later numbers do not count."""
 
     harvests: list[Harvest]
     lines: int
@@ -77,8 +78,10 @@ class Parser:
                     self._text.settle(items)
                     return
 
-    def read_piece(self, piece: Piece, source: int, *, text: bool) -> Parsed:
-        """Parse a piece of the source of this number; line numbers count from its start."""
+    def read_piece(self, piece: Piece | CsvPiece, source: int, *, text: bool) -> Parsed:
+        """Parse a piece of the source of this number; lines count from its start, in CSV from the file's."""
+        if isinstance(piece, CsvPiece):
+            return Parsed(list(self.read(piece.rows(), source)), 0)
         try:
             data = piece.load()
         except UnusableError as error:

@@ -20,7 +20,7 @@ _LOOK_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Piece:
-    """Whole lines from `offset` on: `data`, or `size` bytes of a file; or the error at their end."""
+    """Whole lines from `offset` on: `size` bytes, as `data` or of a file; or the error at their end."""
 
     offset: int
     data: bytes = b""
@@ -68,7 +68,7 @@ def cut_stream(chunks: Iterator[bytes]) -> Iterator[Piece]:
         for chunk in _without_endless_lines(chunks):
             end = chunk.rfind(b"\n") + 1 if size + len(chunk) >= PIECE_BYTES else 0
             if end:
-                yield Piece(offset, b"".join([*held, chunk[:end]]))
+                yield _held_piece(offset, [*held, chunk[:end]])
                 offset, size = offset + size + end, 0
                 held, chunk = [], chunk[end:]
             held.append(chunk)
@@ -76,11 +76,16 @@ def cut_stream(chunks: Iterator[bytes]) -> Iterator[Piece]:
     except UnusableError as error:
         whole = b"".join(held)
         whole = whole[: whole.rfind(b"\n") + 1]  # the line that the damage cut off is part of the damage
-        yield Piece(offset, whole)
+        yield _held_piece(offset, [whole])
         yield Piece(offset + len(whole), error=error)
     else:
         if size:
-            yield Piece(offset, b"".join(held))
+            yield _held_piece(offset, held)
+
+
+def _held_piece(offset: int, parts: list[bytes]) -> Piece:
+    data = b"".join(parts)
+    return Piece(offset, data, size=len(data))
 
 
 def _without_endless_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -95,3 +100,8 @@ def _without_endless_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
         end = chunk.rfind(b"\n") + 1
         open_size = len(chunk) - end if end else open_size + len(chunk)
         yield chunk
+
+
+def too_long() -> UnusableError:
+    """Why a line is left out that is longer than `LINE_BYTES`."""
+    return UnusableError(f"line longer than {LINE_BYTES >> 20} MiB")

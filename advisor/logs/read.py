@@ -15,25 +15,25 @@ from dataclasses import replace
 from pathlib import Path
 
 from advisor.logs.columns import Columns
-from advisor.logs.formats import choose_format, nearest_formats
+from advisor.logs.csv_rows import CsvPiece, csv_pieces
+from advisor.logs.formats import nearest_formats
 from advisor.logs.formats.base import Basis
 from advisor.logs.identity import KEY_BYTES
 from advisor.logs.options import ReadOptions
 from advisor.logs.parse import Harvest, Parsed, Parser, Setup, count_rows
 from advisor.logs.part import Tally
 from advisor.logs.pieces import Piece, cut_file, cut_stream
-from advisor.logs.record import LINE, Row, UnusableError
-from advisor.logs.rows import Line, list_within, open_log, rows_of_lines
+from advisor.logs.recognise import Recognised, first_rows, recognise
+from advisor.logs.record import LINE, Line, Row, UnusableError
+from advisor.logs.rows import PICKLE, open_log, rows_of_pieces
 from advisor.logs.selection import Names, add_names, name_hint
-from advisor.logs.source import Meter, Progress, Source, content_size, find_sources, is_plain, read_chunks
+from advisor.logs.source import Meter, Progress, Source, find_sources, is_plain, larger_than, read_chunks
 from advisor.logs.text import LARGE_BYTES, TextEncoder, TextReader
 from advisor.logs.times import as_number, describe_span
 from advisor.logs.trace import LogInfo, Trace
 from advisor.logs.workers import Job, Workers, process_count
 from engine.errors import InputError
 
-SAMPLE_ROWS = 200
-SAMPLE_CHARACTERS = 16_000_000
 PARALLEL_BYTES = 32 << 20  # of a log: below it, starting processes costs more than they save
 _FIELD_NAME = re.compile(r"[A-Za-z_@][\w.\-]{0,39}")
 _MOST_FIELDS = 12
@@ -59,7 +59,7 @@ def read(
     streams = [read_chunks(source, meter) for source in sources]
     large = False
     if tokenizer is not None and options.text == "auto":
-        large, streams = _is_large(sources, streams)
+        large, streams = larger_than(LARGE_BYTES, sources, streams)
     key = os.urandom(KEY_BYTES)  # never leaves, nor does a digest
     text = TextReader(tokenizer, options.block_size, key, wanted=options.text, large=large)
     with ExitStack() as stack:
@@ -67,43 +67,6 @@ def read(
         for index, (source, stream) in enumerate(zip(sources, streams, strict=True)):
             reading.take(index, source, stream)
     return reading.finish(len(sources))
-
-
-def _is_large(
-    sources: Sequence[Source], streams: Sequence[Iterator[bytes]]
-) -> tuple[bool, list[Iterator[bytes]]]:
-    """Whether the log has more than `LARGE_BYTES`, and its streams; the start of standard input is held."""
-    left = LARGE_BYTES
-    whole = list(streams)
-    for index, source in enumerate(sources):
-        if source.path is None:
-            start, whole[index] = _read_ahead(streams[index], left)
-            left -= start
-        else:
-            left -= content_size(source, left + 1)
-        if left < 0:
-            return True, whole
-    return False, whole
-
-
-def _read_ahead(stream: Iterator[bytes], most: int) -> tuple[int, Iterator[bytes]]:
-    """How much a stream has, as far as `most`, and the same stream."""
-    start: list[bytes] = []
-    size = 0
-    try:
-        for chunk in stream:
-            start.append(chunk)
-            size += len(chunk)
-            if size > most:
-                break
-    except UnusableError as error:
-        return size, itertools.chain(start, _raise(error))
-    return size, itertools.chain(start, stream)
-
-
-def _raise(error: UnusableError) -> Iterator[bytes]:
-    raise error
-    yield b""
 
 
 class _Reading:
@@ -141,22 +104,20 @@ class _Reading:
             self._take_rows(index, source, opened.rows)
             return
         text = opened.kind == "text"
-        pieces = cut_stream(opened.chunks)
-        if source.path is not None and is_plain(source):
+        pieces: Iterator[Piece | CsvPiece]
+        pieces = csv_pieces(opened.chunks) if opened.kind == "csv" else cut_stream(opened.chunks)
+        if opened.kind != "csv" and source.path is not None and is_plain(source):
             # A file that lies there as it is is read where it lies, by whoever parses it.
             if isinstance(chunks, Generator):
                 chunks.close()
             self._meter.done = done
             pieces = cut_file(source.path, source.size, self._meter.add)
-        start = list(itertools.islice(pieces, 1))
-        head = [line for piece in start for line in _sample(_rows(piece, text))]
-        if len(head) < 2:
-            start += itertools.islice(pieces, 1)
+        start = list(itertools.islice(pieces, 2))  # two, to know whether one row is all there is
+        head = first_rows(rows_of_pieces(start[:1], text=text))
         pieces = itertools.chain(start, pieces)
-        if (len(head) < 2 and len(start) < 2) or not self._recognise(head):
-            self._take_rows(
-                index, source, itertools.chain.from_iterable(_rows(piece, text) for piece in pieces)
-            )
+        alone = len(head) < 2 and len(start) < 2
+        if alone or not self._recognise(recognise(head, self._options, unfold=False)):
+            self._take_rows(index, source, rows_of_pieces(pieces, text=text))
             return
         before = 0
         for harvests, lines in self._parse(Job(piece, index, text) for piece in pieces):
@@ -192,13 +153,9 @@ class _Reading:
 
     def _take_rows(self, index: int, source: Source, rows: Iterator[Line]) -> None:
         """Read a file that cannot be read in parts, or whose format is not the log's."""
-        head = _sample(rows)
-        known = self._recognise(head)
-        if not known and len(head) == 1 and isinstance(head[0].content, dict):
-            # A document is one row to the formats that know it, else the rows that it holds.
-            head = unfold(head[0])
-            known = self._recognise(head)
-        rows = itertools.chain(head, rows)
+        found = recognise(first_rows(rows), self._options)
+        known = self._recognise(found)
+        rows = itertools.chain(found.head, rows)
         if self._parser is None or not known:
             rows = (Line(number, self._why_unknown(content)) for number, content, _ in rows)
             self._count(source, count_rows(rows))
@@ -212,7 +169,7 @@ class _Reading:
         if parser is None:
             raise ValueError("a format is known before pieces are parsed")
         for job in jobs:
-            self._seen += len(job.piece.data) or job.piece.size
+            self._seen += job.piece.size
             if self._workers is None and self._worth_splitting(parser):
                 if self._text.unit is None:
                     self._text.use("bytes")
@@ -234,9 +191,9 @@ class _Reading:
             return False
         return self._options.processes is not None or max(self._stored, self._seen) >= PARALLEL_BYTES
 
-    def _recognise(self, head: Sequence[Line]) -> bool:
-        """Whether a file that starts like this is in the log's format, which the first such file settles."""
-        sample = [line.content for line in head if not isinstance(line.content, UnusableError)]
+    def _recognise(self, found: Recognised) -> bool:
+        """Whether a file is in the log's format, which the first file that is in any settles."""
+        sample, kind = found.sample, found.kind
         if not sample:
             return self._parser is not None
         if not self._fields:
@@ -245,7 +202,6 @@ class _Reading:
             self._are_names = any(
                 not isinstance(value, str) or as_number(value) is not None for value in sample[0].values()
             )
-        kind = choose_format(sample, self._options)
         if kind is not None and self._parser is None:
             self._parser = Parser(Setup(kind, sample, self._options, self._key), self._text)
             self._parser.settle_text()
@@ -277,6 +233,8 @@ class _Reading:
         usual = max(self._tally.skipped, key=self._tally.skipped.__getitem__, default="every file is empty")
         where, reason = self._first or (None, usual)
         hint = "give JSON lines, a JSON array or CSV, plain or in gzip or zstd"
+        if PICKLE in self._tally.skipped:
+            hint = "start SGLang with --log-requests --log-requests-format json, and analyze that log"
         if any(text.startswith("not selected") for text in self._tally.skipped):
             hint = name_hint(self._names) or "loosen --where, --since or --until"
         elif self._parser is None and self._fields:
@@ -289,37 +247,6 @@ class _Reading:
         skips = ", ".join(f"{count} x {name}" for name, count in sorted(self._tally.skipped.items()))
         why = f"{reason} (of {self._tally.lines} lines: {skips})" if self._tally.lines else reason
         return InputError("no usable request in the log", where=where, why=why, hint=hint)
-
-
-def _rows(piece: Piece, text: bool) -> Iterator[Line]:
-    try:
-        yield from rows_of_lines(piece.load(), piece.offset, text=text)
-    except UnusableError as error:
-        yield Line(0, error)
-
-
-def _sample(rows: Iterator[Line]) -> list[Line]:
-    """The first rows, fewer where they are large."""
-    head = []
-    characters = 0
-    for line in rows:
-        head.append(line)
-        if not isinstance(line.content, UnusableError):
-            characters += sum(len(value) for value in line.content.values() if isinstance(value, str))
-        if len(head) == SAMPLE_ROWS or characters >= SAMPLE_CHARACTERS:
-            break
-    return head
-
-
-def unfold(line: Line) -> list[Line]:
-    """The rows of a document's list; the document itself where it has none."""
-    items = None if isinstance(line.content, UnusableError) else list_within(line.content)
-    if items is None:
-        return [line]
-    return [
-        Line(number, item if isinstance(item, dict) else UnusableError("not a JSON object"))
-        for number, item in enumerate(items, 1)
-    ]
 
 
 def _time_notes(trace: Trace, basis: Basis, options: ReadOptions) -> list[str]:

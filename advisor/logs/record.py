@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 Row = Mapping[str, Any]  # a JSON object or a CSV row, as read
 LINE = "\n"  # the one key of a row that is a line of a text log; no field has that name
@@ -22,6 +22,17 @@ class UnusableError(Exception):
         super().__init__(reason)
         self.reason = reason
         self.lines = lines  # physical lines lost
+
+
+class Line(NamedTuple):
+    """One line, CSV row or list item: its number in the file or piece, from 1, what it holds, and a place.
+
+    `at` tells it from all other lines of the file: the byte where it starts, where that is known.
+    """
+
+    number: int
+    content: Row | UnusableError
+    at: int = 0
 
 
 @dataclass(slots=True, repr=False)

@@ -1,65 +1,44 @@
 """From bytes to rows: JSON lines, a JSON document, CSV, or the lines of a text log.
 
-Owns the reasons for which a line is no row; one bad line never costs the others. Lines come in pieces that can
-be read apart from each other; CSV and documents cannot. Memory is bounded: by `LINE_BYTES` for lines and CSV
-rows, by `DOCUMENT_BYTES` for documents, and for both by what their JSON would take once it is parsed.
+Owns the reasons for which a line is no row; one bad line never costs the others. Lines and the records of CSV
+come in pieces that can be read apart from each other; documents do not. Memory is bounded: by `LINE_BYTES` for
+lines and CSV rows, by `DOCUMENT_BYTES` for documents, and for both by what their JSON would take once parsed.
 """
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
-from advisor.logs.pieces import LINE_BYTES, cut_stream
-from advisor.logs.record import LINE, Row, UnusableError
+from advisor.logs.csv_rows import CsvPiece, csv_pieces, has_header
+from advisor.logs.pieces import LINE_BYTES, Piece, cut_stream, too_long
+from advisor.logs.record import LINE, Line, Row, UnusableError
 
 DOCUMENT_BYTES = 256 << 20
 _LARGE_JSON = 8 << 20  # bytes, from which it is looked at before it is parsed
 _MOST_VALUES = 20_000_000  # commas: a small value takes ten times its bytes in memory
 _MOST_CONTAINERS = 4_000_000  # objects and lists: an empty one takes thirty times its bytes
 _BOM = b"\xef\xbb\xbf"
-_NOT_TEXT = (b"PAR1", b"PK\x03\x04", b"\x80\x04", b"\x80\x05", b"\xff\xfe", b"\xfe\xff", b"SQLite")
-_LISTS = (
-    "data", "requests", "records", "rows", "items", "logs", "traces", "results", "entries", "observations",
-)  # fmt: skip
-_QUOTED_LINES = 1000  # of one CSV row
+_NOT_TEXT = (b"PAR1", b"PK\x03\x04", b"\xff\xfe", b"\xfe\xff", b"SQLite")
+_PICKLES = tuple(bytes((0x80, protocol)) for protocol in (2, 3, 4, 5))  # SGLang dumps requests so
+PICKLE = "a pickle, which runs code when it is loaded"
 _DOCUMENT = re.compile(rb"\{|\[\s*([{\[\"\]]|$)")  # a text log may start with `[2026-`
-_COLUMN = re.compile(r"[^\W\d][\w .\-/()%:#]{0,79}")  # what a CSV header has between its delimiters
 _HEADER_LINES = 4  # looked at to tell a CSV header from a line of text
 _SEVERAL = "several JSON values in one"
 _TOO_MANY = "JSON with too many values in one"
-_TOO_LONG = "a line that is too long"
 _decode = msgspec.json.Decoder().decode
 
 
-class Line(NamedTuple):
-    """One line, CSV row or list item: its number in the file or piece, from 1, what it holds, and a place.
-
-    `at` tells it from all other lines of the file: the byte where it starts, where that is known.
-    """
-
-    number: int
-    content: Row | UnusableError
-    at: int = 0
-
-
-def list_within(document: Row) -> list[Any] | None:
-    """The list of rows that a document holds under one of the usual names; None where it holds none."""
-    return next((value for name in _LISTS if isinstance(value := document.get(name), list)), None)
-
-
 class Opened(NamedTuple):
-    """What a file holds: lines, which can be read in pieces (`text`: that are not JSON), or rows, in one go."""
+    """What a file holds: lines (`text`: not of JSON) or CSV, which come in pieces, or rows, in one go."""
 
-    kind: str  # lines, text or rows
-    chunks: Iterator[bytes]  # of lines
+    kind: str  # lines, text, csv or rows
+    chunks: Iterator[bytes]  # of what comes in pieces
     rows: Iterator[Line]
 
 
@@ -74,10 +53,12 @@ def open_log(chunks: Iterable[bytes]) -> Opened:
     stream = itertools.chain([head], stream)
     if kind in ("lines", "text"):
         return Opened(kind, stream, iter(()))
-    rows = {"document": _document, "csv": _csv}.get(kind)
-    if rows is None:
-        return Opened("rows", stream, iter([Line(0, UnusableError("not a text file"))]))
-    return Opened("rows", stream, _or_error(rows(_without_bom(stream))))
+    if kind == "csv":
+        return Opened(kind, _without_bom(stream), iter(()))
+    if kind == "document":
+        return Opened("rows", stream, _or_error(_document(_without_bom(stream))))
+    why = PICKLE if kind == "pickle" else "not a text file"
+    return Opened("rows", stream, iter([Line(0, UnusableError(why))]))
 
 
 def rows_of_lines(data: bytes, offset: int, *, text: bool) -> Iterator[Line]:
@@ -94,7 +75,7 @@ def rows_of_lines(data: bytes, offset: int, *, text: bool) -> Iterator[Line]:
         end = data.find(b"\n", start)
         end = len(data) if end < 0 else end
         if end - start > LINE_BYTES:
-            yield Line(number, _too_long(), offset + start)
+            yield Line(number, too_long(), offset + start)
         elif text:
             line = data[start:end].decode("utf-8", "replace").rstrip("\r")
             if line.strip():
@@ -107,22 +88,30 @@ def rows_of_lines(data: bytes, offset: int, *, text: bool) -> Iterator[Line]:
         start = end + 1
 
 
-def read_rows(chunks: Iterable[bytes]) -> Iterator[Line]:
-    """The rows of one file, however it is made, one after another."""
-    opened = open_log(chunks)
-    yield from opened.rows
-    if opened.kind == "rows":
-        return
+def rows_of_pieces(pieces: Iterable[Piece | CsvPiece], *, text: bool) -> Iterator[Line]:
+    """The rows of the pieces of a file, one after another; numbers and places are those in the file."""
     before = 0
-    for piece in cut_stream(opened.chunks):
+    for piece in pieces:
+        if isinstance(piece, CsvPiece):
+            yield from piece.rows()
+            continue
         try:
             data = piece.load()
         except UnusableError as error:
             yield Line(0, error)
             return
-        for number, content, at in rows_of_lines(data, piece.offset, text=opened.kind == "text"):
+        for number, content, at in rows_of_lines(data, piece.offset, text=text):
             yield Line(before + number, content, at)
         before += data.count(b"\n")
+
+
+def read_rows(chunks: Iterable[bytes]) -> Iterator[Line]:
+    """The rows of one file, however it is made."""
+    opened = open_log(chunks)
+    if opened.kind == "rows":
+        return opened.rows
+    cut = csv_pieces if opened.kind == "csv" else cut_stream
+    return rows_of_pieces(cut(opened.chunks), text=opened.kind == "text")
 
 
 def _json_line(line: memoryview) -> Sequence[Row | UnusableError]:
@@ -150,10 +139,6 @@ def _swells(data: bytes) -> bool:
     return data.count(b",") > _MOST_VALUES or containers > _MOST_CONTAINERS
 
 
-def _too_long() -> UnusableError:
-    return UnusableError(f"line longer than {LINE_BYTES >> 20} MiB")
-
-
 def _or_error(rows: Iterator[Line]) -> Iterator[Line]:
     try:
         yield from rows
@@ -163,6 +148,8 @@ def _or_error(rows: Iterator[Line]) -> Iterator[Line]:
 
 def _kind(head: bytes) -> str:
     """What the first chunk looks like; a few damaged lines do not change the answer."""
+    if head.startswith(_PICKLES):
+        return "pickle"
     if head.startswith(_NOT_TEXT):
         return "binary"
     lines = [line for raw in head.split(b"\n", 64)[:64] if (line := raw.strip())]
@@ -176,25 +163,7 @@ def _kind(head: bytes) -> str:
         return "lines" if endless else "document"
     if whole:
         return "lines"
-    return "csv" if _has_header(lines[:_HEADER_LINES]) else "text"
-
-
-def _has_header(lines: list[bytes]) -> bool:
-    """Whether the first line names columns and a line after it fills them."""
-    first, *rest = (line.decode("utf-8", "replace") for line in lines)
-    delimiter = max(",\t;|", key=first.count)
-    names = _cells(first, delimiter)
-    if len(names) < 2 or not all(_COLUMN.fullmatch(name.strip()) for name in names):
-        return False
-    return not rest or any(line.count(delimiter) >= len(names) - 1 or '"' in line for line in rest[:3])
-
-
-def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
-    """Lines as text, without their ends; `_TOO_LONG` for one that is."""
-    for piece in cut_stream(chunks):
-        *lines, rest = piece.load().split(b"\n")
-        for raw in lines if not rest else [*lines, rest]:
-            yield raw.decode("utf-8", "replace").rstrip("\r") if len(raw) <= LINE_BYTES else _TOO_LONG
+    return "csv" if has_header(lines[:_HEADER_LINES]) else "text"
 
 
 def _concatenated(data: bytes) -> Iterator[Row | UnusableError]:
@@ -280,61 +249,3 @@ def _items(data: bytes) -> Iterable[Any]:
         except UnusableError as error:
             return _concatenated(data) if error.reason == _SEVERAL else [error]
     return whole if isinstance(whole, list) else [whole]
-
-
-def _csv(chunks: Iterator[bytes]) -> Iterator[Line]:
-    csv.field_size_limit(LINE_BYTES)  # the module's 128 KiB is less than a long prompt
-    texts = _lines(chunks)
-    first = next((text for text in texts if text.strip()), "")
-    delimiter = max(",\t;|", key=first.count)
-    header = _cells(first, delimiter)
-    for number, lines in _csv_records(texts):
-        crowded = '"' not in lines[0] and lines[0].count(delimiter) >= len(header)  # told without the cells
-        cells = [] if crowded else _cells("\n".join(lines), delimiter)
-        if lines[0] is _TOO_LONG:
-            yield Line(number, _too_long())
-        elif lines[0].count('"') % 2 and len(lines) == 1:
-            yield Line(number, UnusableError("quote that never closes"))
-        elif len(cells) != len(header):
-            yield Line(number, UnusableError("wrong number of CSV fields", len(lines)))
-        elif cells == header:
-            yield Line(number, UnusableError("repeated header"))
-        else:
-            yield Line(number, dict(zip(header, cells, strict=True)))
-
-
-def _csv_records(texts: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
-    """Lines that belong together because a quoted field spans them, with the number of the first.
-
-    A quote that does not close within `_QUOTED_LINES` costs its own line only: it comes alone.
-    """
-    waiting: deque[str] = deque()
-    number = 1
-    while (line := waiting.popleft() if waiting else next(texts, None)) is not None:
-        number += 1
-        if not line.strip():
-            continue
-        record = [line]
-        closed = line.count('"') % 2 == 0
-        size = len(line)
-        while not closed and len(record) < _QUOTED_LINES and size <= LINE_BYTES:
-            more = waiting.popleft() if waiting else next(texts, None)
-            if more is None:
-                break
-            record.append(more)
-            size += len(more)
-            closed = more.count('"') % 2 == 1
-        if not closed:
-            waiting.extendleft(reversed(record[1:]))
-            del record[1:]
-        yield number, record
-        number += len(record) - 1
-
-
-def _cells(text: str, delimiter: str) -> list[str]:
-    if '"' not in text:
-        return text.split(delimiter)
-    try:
-        return next(csv.reader([text], delimiter=delimiter), [])
-    except csv.Error:
-        return []

@@ -13,10 +13,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from advisor.logs.canonical import canonical_bytes
-from advisor.logs.formats import choose_format
 from advisor.logs.layout import Layout, Place, Sample, measure_layout
 from advisor.logs.options import ReadOptions
-from advisor.logs.read import SAMPLE_ROWS, unfold
+from advisor.logs.recognise import SAMPLE_ROWS, first_rows, recognise
 from advisor.logs.record import Record, UnusableError
 from advisor.logs.rows import read_rows
 from advisor.logs.selection import Selection
@@ -89,20 +88,13 @@ def _records(paths: Sequence[str | Path], options: ReadOptions) -> Iterator[tupl
     meter = Meter(sources, None)
     for source in sources:
         rows = read_rows(read_chunks(source, meter))
-        head = list(itertools.islice(rows, SAMPLE_ROWS))
-        sample = [line.content for line in head if not isinstance(line.content, UnusableError)]
-        known = choose_format(sample, options) if sample else None
-        if known is None and len(head) == 1:
-            head = unfold(head[0])
-            sample = [line.content for line in head if not isinstance(line.content, UnusableError)]
-            known = choose_format(sample, options) if sample else None
-        if known is None or known is not (kind or known):
+        found = recognise(first_rows(rows), options)
+        if found.kind is None or found.kind is not (kind or found.kind):
             continue
         if reader is None or selection is None:
-            kind, reader = known, known(sample, options)
+            kind, reader = found.kind, found.kind(found.sample, options)
             selection = Selection(options, reader.basis().clock)
-        for line in itertools.chain(head, rows):
-            content, number = line.content, line.number
+        for number, content, _ in itertools.chain(found.head, rows):
             if isinstance(content, UnusableError):
                 continue
             with contextlib.suppress(UnusableError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
+import itertools
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from engine.errors import InputError
 CHUNK_BYTES = 1 << 20
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
+_DAMAGE = (EOFError, OSError, zlib.error, ValueError)
 
 Progress = Callable[[int, int], None]
 
@@ -88,15 +90,22 @@ def read_chunks(source: Source, meter: Meter) -> Iterator[bytes]:
             stream = gzip.GzipFile(fileobj=stored)
         elif magic == _ZSTD:
             stream = _zstd().ZstdFile(stored)
+        held = bytearray()
         try:
-            while chunk := stream.read(CHUNK_BYTES):
-                yield chunk
-        except (EOFError, OSError, zlib.error, ValueError) as error:
-            raise UnusableError("compressed data is damaged or ends early") from error
+            while part := stream.read1(CHUNK_BYTES):
+                held += part
+                if len(held) >= CHUNK_BYTES:
+                    yield bytes(held)
+                    held.clear()
         except Exception as error:
-            if type(error).__name__ != "ZstdError":  # its module depends on the Python version
+            # The module of ZstdError depends on the Python version.
+            if not isinstance(error, _DAMAGE) and type(error).__name__ != "ZstdError":
                 raise
+            if held:  # what came before the damage
+                yield bytes(held)
             raise UnusableError("compressed data is damaged or ends early") from error
+        if held:
+            yield bytes(held)
 
 
 def is_plain(source: Source) -> bool:
@@ -123,6 +132,43 @@ def content_size(source: Source, most: int) -> int:
             if size >= most:
                 break
     return size
+
+
+def larger_than(
+    most: int, sources: Sequence[Source], streams: Sequence[Iterator[bytes]]
+) -> tuple[bool, list[Iterator[bytes]]]:
+    """Whether a log has more than `most` bytes of content, and its streams; the start of stdin is held."""
+    left = most
+    whole = list(streams)
+    for index, source in enumerate(sources):
+        if source.path is None:
+            start, whole[index] = _read_ahead(streams[index], left)
+            left -= start
+        else:
+            left -= content_size(source, left + 1)
+        if left < 0:
+            return True, whole
+    return False, whole
+
+
+def _read_ahead(stream: Iterator[bytes], most: int) -> tuple[int, Iterator[bytes]]:
+    """How much a stream has, as far as `most`, and the same stream."""
+    start: list[bytes] = []
+    size = 0
+    try:
+        for chunk in stream:
+            start.append(chunk)
+            size += len(chunk)
+            if size > most:
+                break
+    except UnusableError as error:
+        return size, itertools.chain(start, _raise(error))
+    return size, itertools.chain(start, stream)
+
+
+def _raise(error: UnusableError) -> Iterator[bytes]:
+    raise error
+    yield b""
 
 
 class _Counted(io.RawIOBase):

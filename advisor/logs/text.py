@@ -20,7 +20,7 @@ from advisor.logs.part import Content
 from advisor.logs.record import Prompt, Record, UnusableError
 from advisor.logs.token_blocks import BLOCK_BYTES
 from advisor.logs.trace import IntColumn, Unknown
-from engine.errors import InputError, MachineError
+from engine.errors import MachineError
 
 LARGE_BYTES = 64 << 20  # of a log, not compressed: above it text is read as bytes unless a tokenizer was named
 Unit = Literal["tokens", "bytes"]
@@ -29,11 +29,7 @@ _NAME_ONE = "--tokenizer NAME"
 
 
 class TextEncoder(Protocol):
-    """What turns text into token ids; `engine.text.Tokenizer` is one.
-
-    `encode_chats(chats)`, where it has that, takes many pairs of messages and tools and gives None for those
-    that the template refuses: it is asked instead of `encode_chat`.
-    """
+    """What turns text into token ids; `engine.text.Tokenizer` is one."""
 
     name: str
 
@@ -50,6 +46,12 @@ class TextEncoder(Protocol):
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None = None
     ) -> list[int]:
         """Token ids of a rendered chat. Raises InputError where the template refuses it."""
+        ...
+
+    def encode_chats(
+        self, chats: Sequence[tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None]]
+    ) -> Sequence[Sequence[int] | None]:
+        """Token ids of many chats, each with its tools; None for those that the template refuses."""
         ...
 
 
@@ -246,8 +248,10 @@ class TextReader:
         self.counts["tokenized"] += len(plain) + len(chats)
         for (row, _), tokens in zip(plain, self._encode([text for _, text in plain]), strict=True):
             results[row] = tokens
-        for (row, _), chat in zip(chats, _encode_chats(encoder, [p for _, p in chats]), strict=True):
-            results[row] = chat
+        if chats:
+            asked = [(prompt.messages or (), prompt.tools) for _, prompt in chats]
+            for (row, _), chat in zip(chats, encoder.encode_chats(asked), strict=True):
+                results[row] = chat
         return results
 
     def _account(self, record: Record, found: Sequence[int] | bytes | None) -> UnusableError | None:
@@ -298,21 +302,6 @@ class TextReader:
         data = [found if isinstance(found, bytes) else None for _, found in prompts]
         counted = [record.prompt_tokens > 0 for record, _ in prompts]
         return content_of_bytes(self._hasher, data, whole, counted)
-
-
-def _encode_chats(encoder: TextEncoder, prompts: Sequence[Prompt]) -> Sequence[Sequence[int] | None]:
-    """Token ids of chats, all at once where the encoder can; None where the template refuses."""
-    chats = [(prompt.messages or (), prompt.tools) for prompt in prompts]
-    if chats and (at_once := getattr(encoder, "encode_chats", None)) is not None:
-        found: Sequence[Sequence[int] | None] = at_once(chats)
-        return found
-    results: list[Sequence[int] | None] = []
-    for messages, tools in chats:
-        try:
-            results.append(encoder.encode_chat(messages, tools=tools))
-        except InputError:
-            results.append(None)
-    return results
 
 
 def _clean(text: str) -> str:

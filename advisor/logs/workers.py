@@ -22,6 +22,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self
 
+from advisor.logs.csv_rows import CsvPiece
 from advisor.logs.parse import Parsed, Setup
 from advisor.logs.pieces import Piece
 from advisor.logs.text import Unit
@@ -40,7 +41,7 @@ _KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(256 << 20), "MALLOC_MMAP_THRESHOLD
 class Job:
     """One piece for a process. `source` is the number of its file, `text` says that its lines are not JSON."""
 
-    piece: Piece
+    piece: Piece | CsvPiece
     source: int
     text: bool
 

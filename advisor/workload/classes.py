@@ -6,11 +6,10 @@ Deterministic by the seed; large logs are fitted on a sample and then all reques
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 
 from advisor.logs.trace import FloatColumn, IntColumn, Trace
+from advisor.workload.mixture import fit_mixture
 from advisor.workload.model import LengthClass
 
 MAX_CLASSES = 5
@@ -33,23 +32,12 @@ def find_classes(trace: Trace, rng: np.random.Generator) -> tuple[LengthClass, .
 
 def _assign(points: FloatColumn, rng: np.random.Generator) -> IntColumn:
     """A class for every point. [requests, 2] -> [requests]"""
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.mixture import GaussianMixture
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it ships no types
-
     sample = points if len(points) <= FIT_ROWS else points[rng.choice(len(points), FIT_ROWS, replace=False)]
     most = min(MAX_CLASSES, len(sample) // ROWS_PER_CLASS, len(np.unique(sample, axis=0)))
     if most < 2:
         return np.zeros(len(points), dtype=np.int64)
-    state = int(rng.integers(2**31))
-    mixtures = [GaussianMixture(k, reg_covar=NARROWEST**2, random_state=state) for k in range(1, most + 1)]
-    # One thread adds up in one order: the same bytes on every machine.
-    with threadpool_limits(1), warnings.catch_warnings():
-        # An unfinished fit is still a valid grouping; its criterion ranks it.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        fitted = [mixture.fit(sample) for mixture in mixtures]
-    best = min(fitted, key=lambda mixture: mixture.bic(sample))
-    return np.asarray(best.predict(points), dtype=np.int64)
+    fitted = [fit_mixture(sample, k, NARROWEST**2, rng) for k in range(1, most + 1)]
+    return min(fitted, key=lambda mixture: mixture.bic(sample)).predict(points)
 
 
 def _describe(prompt: IntColumn, output: IntColumn, inside: IntColumn) -> LengthClass:

@@ -50,17 +50,12 @@ def find_turns(trace: Trace) -> TurnsFound:
     return TurnsFound(replace(labelled, think_s=think_s), basis, think_basis)
 
 
-def infer_sessions(trace: Trace) -> Trace:
-    """The Trace with `session`, `parent` and `think_s` inferred from growing prefixes.
+def _inferred(trace: Trace) -> Trace:
+    """The Trace with `session` and `parent` from growing prefixes.
 
     Every request with known content that continues no other starts a session of its own. The Trace is unchanged
     without blocks, or where no request continues another.
     """
-    return find_turns(replace(trace, session=None, parent=None)).trace
-
-
-def _inferred(trace: Trace) -> Trace:
-    """The Trace with `session` and `parent` from growing prefixes."""
     if trace.blocks is None or len(trace.blocks.ids) == 0:
         return trace
     parent = find_continued(trace, trace.blocks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,17 @@ def test_nothing_usable_names_the_line_and_a_way_on(tmp_path: Path) -> None:
     assert caught.value.where == f"{path}, line 1"
     assert "--map arrival=FIELD" in str(caught.value.hint)
     assert "when, size" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("protocol", range(2, 6))
+def test_a_pickle_is_refused_with_the_flag_that_makes_a_log(tmp_path: Path, protocol: int) -> None:
+    """SGLang dumps requests so (`--crash-dump-folder`); loading it would run what it says."""
+    path = tmp_path / "requests.pkl"
+    path.write_bytes(pickle.dumps([{"text": "hello", "rid": "1"}], protocol))
+    with pytest.raises(InputError, match="no usable request") as caught:
+        read([path])
+    assert "pickle" in caught.value.why
+    assert "--log-requests-format json" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("text", ["arrival", "arrival=", "=ts", ""])

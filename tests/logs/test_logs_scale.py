@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import gzip
+import io
 import json
 import os
 import random
@@ -21,12 +23,14 @@ import numpy as np
 import pytest
 from helpers.logs import accounted, token_hit_rate, write_lines
 
+from advisor.logs import csv_rows as csv_module
 from advisor.logs import pieces as pieces_module
 from advisor.logs.formats.generic import Generic
 from advisor.logs.options import ReadOptions
 from advisor.logs.parse import Setup
 from advisor.logs.pieces import Piece, cut_file, cut_stream
 from advisor.logs.read import read
+from advisor.logs.rows import read_rows
 from advisor.logs.trace import Trace
 from advisor.logs.workers import Job, Workers
 from engine.errors import InputError, MachineError
@@ -64,6 +68,19 @@ def chats(count: int, seed: int = 0) -> list[Any]:
     return lines
 
 
+def csv_chats(count: int) -> bytes:
+    """Chats in cells, whose quoted line breaks span lines, with damaged lines between the rows."""
+    rng = random.Random(0)
+    lines = io.StringIO()
+    out = csv.writer(lines)
+    out.writerow(["timestamp", "request_json", "note"])
+    for i, row in enumerate(line for line in chats(count) if isinstance(line, dict)):
+        out.writerow([NOW + i, json.dumps(row["request"]), rng.choice(["", "two\nlines", 'a "b", c\n\nd'])])
+        if rng.random() < 0.1:
+            lines.write(rng.choice(["1,2,3,4\n", "timestamp,request_json,note\n", "\n"]))
+    return lines.getvalue().encode()
+
+
 def same(one: Trace, other: Trace) -> bool:
     """Whether two Traces are equal to the last bit, with what is said of them."""
     assert one.info == other.info
@@ -82,7 +99,8 @@ def bits(value: Any) -> Any:
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces_module, "PIECE_BYTES", 20_000)
+    for module in (pieces_module, csv_module):
+        monkeypatch.setattr(module, "PIECE_BYTES", 20_000)
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -120,6 +138,27 @@ class TestProcesses:
             read([folder], options=ReadOptions(processes=1)), read([folder], options=ReadOptions(processes=2))
         )
 
+    def test_csv_whose_rows_span_lines(self, tmp_path: Path) -> None:
+        path = tmp_path / "log.csv"
+        path.write_bytes(csv_chats(600))
+        one, two, three = (read([path], options=ReadOptions(processes=n)) for n in (1, 2, 3))
+        assert same(one, two)
+        assert same(one, three)
+        assert accounted(one)
+        assert len(one) == sum(isinstance(line, dict) for line in chats(600))
+        assert one.info is not None
+        assert set(one.info.skipped) == {"wrong number of CSV fields", "repeated header"}
+
+    def test_csv_in_a_damaged_archive_keeps_the_rows_before_the_damage(self, tmp_path: Path) -> None:
+        path = tmp_path / "log.csv.gz"
+        packed = gzip.compress(csv_chats(600))
+        path.write_bytes(packed[: len(packed) // 2])
+        one, two = (read([path], options=ReadOptions(processes=n)) for n in (1, 2))
+        assert same(one, two)
+        assert 100 < len(one) < 500
+        assert one.info is not None
+        assert any("damaged" in reason or "end" in reason for reason in one.info.skipped)
+
     def test_lines_of_text_logs_that_tell_of_one_request_in_two_pieces(
         self, shared: Path, tmp_path: Path
     ) -> None:
@@ -152,6 +191,14 @@ class TestProcesses:
         with pytest.raises(InputError) as caught:
             read([path], options=ReadOptions(processes=2))
         assert caught.value.where == f"{path}, line 1"
+
+    def test_lines_of_an_unknown_format_count_from_the_start_of_the_file(self, tmp_path: Path) -> None:
+        rows: list[Any] = [{"when": i, "size": "x" * 50} for i in range(2000)]
+        path = write_lines(tmp_path / "log", [*rows, b"{broken"])
+        with pytest.raises(InputError) as caught:
+            read([path])
+        assert (caught.value.where, "of 2001 lines" in caught.value.why) == (f"{path}, line 1", True)
+        assert [line.number for line in read_rows([path.read_bytes()])] == list(range(1, 2002))
 
     def test_progress_ends_at_the_size_of_the_file(self, tmp_path: Path) -> None:
         path = write_lines(tmp_path / "log", chats(200))

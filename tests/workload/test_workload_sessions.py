@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import re
-import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.logs import PieceEncoder
 from helpers.workload_traces import chain, make_blocks, make_labels, make_trace, mooncake
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,20 +20,12 @@ from advisor.logs.read import read
 from advisor.logs.trace import Blocks, IntColumn, Trace
 from advisor.samples import ChatService, write_sample
 from advisor.workload.measure import measure
-from advisor.workload.sessions import find_turns, infer_sessions, measure_sessions, think_time
+from advisor.workload.sessions import find_turns, measure_sessions, think_time
 
 
-class Pieces:
-    """Stands in for a tokenizer: pieces of words of up to four letters, and every other character."""
-
-    name = "pieces"
-    has_chat_template = False
-
-    def encode_batch(self, texts):
-        return [[zlib.crc32(p.encode()) for p in re.findall(r"\w{1,4}|\W", text)] for text in texts]
-
-    def encode_chat(self, messages, *, tools=None):
-        raise NotImplementedError
+def infer_sessions(trace: Trace) -> Trace:
+    """The Trace with sessions from growing prefixes, whatever labels it has."""
+    return find_turns(replace(trace, session=None, parent=None)).trace
 
 
 def bare(trace: Trace) -> Trace:
@@ -69,7 +60,7 @@ def inferred(paths: Sequence[Sequence[int]], size: int = 4, **columns) -> list[i
 def test_agents_of_the_public_trace_are_told_apart(shared: Path) -> None:
     # 20 sessions of about 20 turns. Losing the first turn of k sessions costs a recall of k / 20 x 0.1: 0.99
     # lets four of them go, and no two sessions be merged.
-    labelled = read([shared / "traces/lmcache-agent/miniswe"], tokenizer=Pieces())
+    labelled = read([shared / "traces/lmcache-agent/miniswe"], tokenizer=PieceEncoder())
     found = infer_sessions(bare(labelled))
     assert labelled.session is not None
     assert found.session is not None
@@ -81,7 +72,7 @@ def test_agents_of_the_public_trace_are_told_apart(shared: Path) -> None:
 def test_chats_behind_one_long_system_prompt_are_told_apart(tmp_path: Path) -> None:
     # Every chat starts with the same 800 words; documents are sessions of one request.
     write_sample(tmp_path / "log.jsonl", ChatService())
-    labelled = read([tmp_path / "log.jsonl"], tokenizer=Pieces())
+    labelled = read([tmp_path / "log.jsonl"], tokenizer=PieceEncoder())
     found = infer_sessions(bare(labelled))
     assert labelled.session is not None
     assert found.session is not None

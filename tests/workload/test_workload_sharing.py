@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import zlib
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.logs import PieceEncoder
 from helpers.workload_traces import chain, make_labels, make_trace, mooncake
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,23 +39,10 @@ def test_mooncake(shared: Path):
     assert measured.uncached_tokens.mean() == pytest.approx(12_035.061 * (1 - 0.373624), abs=0.02)
 
 
-class Pieces:
-    """Stands in for a tokenizer: pieces of words of up to four letters, and every other character."""
-
-    name = "pieces"
-    has_chat_template = False
-
-    def encode_batch(self, texts):
-        return [[zlib.crc32(p.encode()) for p in re.findall(r"\w{1,4}|\W", text)] for text in texts]
-
-    def encode_chat(self, messages, *, tools=None):
-        raise NotImplementedError
-
-
 def test_agents_share_within_their_session(shared: Path):
     # traces/README.md, lmcache miniswe at block 16: token hit rate 0.934, of which 0.001 needs another session.
     # Other vocabularies move the first a little; the second hardly, as first requests share 10 tokens.
-    sharing = sharing_of(read([shared / "traces/lmcache-agent/miniswe"], tokenizer=Pieces()))
+    sharing = sharing_of(read([shared / "traces/lmcache-agent/miniswe"], tokenizer=PieceEncoder()))
     assert sharing.block_size == 16
     assert sharing.hit_rate_tokens == pytest.approx(0.934, abs=0.005)
     assert sharing.across_session == pytest.approx(0.001, abs=5e-4)

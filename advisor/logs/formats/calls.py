@@ -19,7 +19,7 @@ from advisor.logs.operations import OTHER, other_route
 from advisor.logs.options import ReadOptions
 from advisor.logs.prompts import parsed
 from advisor.logs.record import Prompt, Record, Row, UnusableError
-from advisor.logs.times import Clock, as_number
+from advisor.logs.times import Clock
 from advisor.logs.trace import Unknown
 
 FAILED = "failed request"
@@ -46,12 +46,6 @@ def as_object(value: object) -> Mapping[str, Any]:
 def first_label(*values: object) -> str | None:
     """The first that is a name."""
     return next((label for value in values if (label := as_label(given(value))) is not None), None)
-
-
-def as_seconds(value: object, unit: float = 1.0) -> float:
-    """A duration in seconds out of one in `unit` seconds; NaN where there is none."""
-    number = as_number(given(value))
-    return math.nan if number is None or number < 0 else number * unit
 
 
 def seconds_since(clock: Clock, start_ns: int, value: object) -> float:

@@ -10,12 +10,11 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from advisor.logs.formats.base import as_count, as_label, mostly
+from advisor.logs.formats.base import as_count, as_label, as_seconds, mostly
 from advisor.logs.formats.calls import (
     FAILED,
     CacheRule,
     Calls,
-    as_seconds,
     check_route,
     first_label,
     given,

@@ -11,13 +11,12 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from advisor.logs.formats.base import as_count, as_label, mostly
+from advisor.logs.formats.base import as_count, as_label, as_seconds, mostly
 from advisor.logs.formats.calls import (
     GATEWAY_CACHE,
     CacheRule,
     Calls,
     as_object,
-    as_seconds,
     check_route,
     first_label,
     first_token,

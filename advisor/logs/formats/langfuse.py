@@ -15,12 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from advisor.logs.formats.base import as_count, mostly
+from advisor.logs.formats.base import as_count, as_seconds, mostly
 from advisor.logs.formats.calls import (
     CacheRule,
     Calls,
     as_object,
-    as_seconds,
     first_label,
     first_token,
     keep_tools,

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from advisor.logs.formats.base import Basis, Parsed, as_count, as_label, mostly
-from advisor.logs.formats.calls import Calls, as_seconds, first_label, first_token, given, settle, utc_clock
+from advisor.logs.formats.base import Basis, Parsed, as_count, as_label, as_seconds, mostly
+from advisor.logs.formats.calls import Calls, first_label, first_token, given, settle, utc_clock
 from advisor.logs.options import ReadOptions
 from advisor.logs.record import Record, Row, UnusableError
 from advisor.logs.trace import Totals, Unknown

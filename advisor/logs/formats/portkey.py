@@ -10,13 +10,12 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from advisor.logs.formats.base import as_count, mostly
+from advisor.logs.formats.base import as_count, as_seconds, mostly
 from advisor.logs.formats.calls import (
     GATEWAY_CACHE,
     CacheRule,
     Calls,
     as_object,
-    as_seconds,
     check_route,
     first_label,
     given,
