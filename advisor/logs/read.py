@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from advisor.children import process_count
 from advisor.logs.columns import Columns
 from advisor.logs.csv_rows import CsvPiece, csv_pieces
 from advisor.logs.formats import nearest_formats
@@ -31,7 +32,7 @@ from advisor.logs.source import Meter, Progress, Source, find_sources, is_plain,
 from advisor.logs.text import LARGE_BYTES, TextEncoder, TextReader
 from advisor.logs.times import as_number, describe_span
 from advisor.logs.trace import LogInfo, Trace
-from advisor.logs.workers import Job, Workers, process_count
+from advisor.logs.workers import Job, Workers
 from engine.errors import InputError
 
 PARALLEL_BYTES = 32 << 20  # of a log: below it, starting processes costs more than they save
