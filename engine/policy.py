@@ -6,7 +6,7 @@ with preempted requests in front, and leaves those there: their clients have see
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Literal
 
 from engine.sequence import Sequence
@@ -15,29 +15,28 @@ AGING_TOKENS_PER_S = 1000.0  # ours: a prefix of 4,000 cached tokens may overtak
 FCFS_ABOVE_WAITING = 128  # SGLang drops prefix order above this queue length
 
 CachedTokens = Callable[[Sequence], int]
-Policy = Callable[[Iterable[Sequence], CachedTokens], list[Sequence]]
+Policy = Callable[[Collection[Sequence], CachedTokens], Iterable[Sequence]]
 
 
-def fcfs(waiting: Iterable[Sequence], _cached: CachedTokens) -> list[Sequence]:
+def fcfs(waiting: Collection[Sequence], _cached: CachedTokens) -> Iterable[Sequence]:
     """First come, first served."""
-    return list(waiting)
+    return waiting
 
 
-def prefix_first(waiting: Iterable[Sequence], cached: CachedTokens) -> list[Sequence]:
+def prefix_first(waiting: Collection[Sequence], cached: CachedTokens) -> Iterable[Sequence]:
     """Longest cached prefix first, with aging: highest cached tokens + waited seconds x AGING_TOKENS_PER_S.
 
     Longest-prefix-first approximates SGLang's optimal order. The aging is ours: a
     request with h cached tokens overtakes only those that came less than h / AGING_TOKENS_PER_S before it.
     """
-    queue = list(waiting)
-    if len(queue) > FCFS_ABOVE_WAITING:
-        return queue
+    if len(waiting) > FCFS_ABOVE_WAITING:
+        return waiting
 
     def rank(seq: Sequence) -> tuple[bool, float]:
         # All age at one rate, so the clock cancels out of the comparison.
         return not seq.preemptions, seq.arrival_s * AGING_TOKENS_PER_S - cached(seq)
 
-    return sorted(queue, key=rank)
+    return sorted(waiting, key=rank)
 
 
 def policy_for(name: Literal["fcfs", "prefix_first"]) -> Policy:

@@ -1,7 +1,7 @@
 """A request as the engine sees it: token ids, how to sample, and where it is in its life.
 
-States: QUEUED -> PREFILL -> DECODE -> {FINISHED, ABORTED, FAILED}; a preempted request goes back to QUEUED
-with its tokens kept. `TRANSITIONS` is the whole table.
+States: QUEUED -> PREFILL -> DECODE -> {FINISHED, ABORTED, FAILED}; a preempted request goes back to QUEUED with
+its tokens kept. In a split the decode side goes QUEUED -> PULLING -> DECODE. `TRANSITIONS` is the whole table.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,43 +31,54 @@ class SamplingParams:
     ignore_eos: bool = False
 
 
+class Run(NamedTuple):
+    """Pages `start` to `stop` of a request. Others have them under the same key, all or the leading ones."""
+
+    key: Hashable
+    start: int
+    stop: int
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """What a client asks for; never changes.
 
-    `namespace` keeps prefixes of different owners apart (`engine.kv.identity.namespace`). `page_keys[i]`
-    names the i-th full page of prompt plus output for the prefix cache; without keys a page is named by its
-    tokens. A simulator that knows which blocks are equal, but not their tokens, gives keys.
+    `namespace` keeps prefixes of different owners apart (`engine.kv.identity.namespace`). `runs` name the
+    leading full pages of prompt plus output for the prefix cache, without a gap; without them a page is named
+    by its tokens. A simulator that knows which blocks are equal, but not their tokens, gives runs, and then the
+    content of `prompt` does not matter. `keep_kv`: at its end the blocks stay until `EngineCore.release_kv`,
+    for another instance to pull.
     """
 
     id: str
     prompt: Sequence[int] = field(repr=False)
     sampling: SamplingParams
     namespace: str = ""
-    page_keys: Sequence[Hashable] | None = field(default=None, repr=False)
+    runs: Sequence[Run] | None = field(default=None, repr=False)
+    keep_kv: bool = False
 
 
 class Status(Enum):
-    """Where a request is in its life."""
+    """Where a request is in its life. `after`: the states that may follow; `ended`: there are none."""
 
     QUEUED = "queued"
     PREFILL = "prefill"
+    PULLING = "pulling"
     DECODE = "decode"
     FINISHED = "finished"
     ABORTED = "aborted"
     FAILED = "failed"
 
-    @property
-    def ended(self) -> bool:
-        """Terminal: nothing happens to the request any more."""
-        return not TRANSITIONS[self]
+    def __init__(self, _: str) -> None:
+        self.after: tuple[Status, ...] = ()
+        self.ended = True
 
 
-TRANSITIONS: dict[Status, frozenset[Status]] = {
-    Status.QUEUED: frozenset({Status.PREFILL, Status.ABORTED, Status.FAILED}),
-    Status.PREFILL: frozenset({Status.DECODE, Status.QUEUED, Status.FINISHED, Status.ABORTED, Status.FAILED}),
-    Status.DECODE: frozenset({Status.QUEUED, Status.FINISHED, Status.ABORTED, Status.FAILED}),
-    Status.FINISHED: frozenset(),
-    Status.ABORTED: frozenset(),
-    Status.FAILED: frozenset(),
+TRANSITIONS: dict[Status, tuple[Status, ...]] = {
+    Status.QUEUED: (Status.PREFILL, Status.PULLING, Status.ABORTED, Status.FAILED),
+    Status.PULLING: (Status.DECODE, Status.ABORTED, Status.FAILED),
+    Status.PREFILL: (Status.DECODE, Status.QUEUED, Status.FINISHED, Status.ABORTED, Status.FAILED),
+    Status.DECODE: (Status.QUEUED, Status.FINISHED, Status.ABORTED, Status.FAILED),
 }
+for _status, _after in TRANSITIONS.items():
+    _status.after, _status.ended = _after, False

@@ -6,6 +6,7 @@ out. Who holds a taken block (one request, or the prefix tree for many) is not t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from random import Random
 
 from engine.invariants import require
@@ -30,16 +31,21 @@ class BlockPool:
         """Blocks that `take` can hand out."""
         return len(self._free)
 
-    def take(self) -> int:
-        """A free block; IndexError where there is none."""
-        if self._shuffle and self._free:
-            i = self._shuffle.randrange(len(self._free))
-            self._free[i], self._free[-1] = self._free[-1], self._free[i]
-        return self._free.pop()
+    def take(self, count: int) -> list[int]:
+        """Free blocks; IndexError where there are fewer."""
+        left = len(self._free) - count
+        if left < 0:
+            raise IndexError("no free block")
+        if self._shuffle:
+            self._shuffle.shuffle(self._free)
+        taken = self._free[left:]
+        del self._free[left:]
+        taken.reverse()
+        return taken
 
-    def give_back(self, block: int) -> None:
-        """Make a taken block free."""
-        self._free.append(block)
+    def give_back(self, blocks: Iterable[int]) -> None:
+        """Make taken blocks free; the last of them is taken next."""
+        self._free.extend(blocks)
 
     def check_invariants(self) -> frozenset[int]:
         """No block is free twice and the trash block never is. Returns the free blocks."""

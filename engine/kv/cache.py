@@ -3,7 +3,7 @@
 A request's blocks, by position (B = block size):
 
     |-- matched pages --|-- own, published --|-- own, private --|-- allocated, not written --|
-    0                  hit                                  computed               B * len(blocks)
+    0                  hit              B * published        computed               B * len(blocks)
 
 A block is free, published (held by the tree, referenced or not) or private to one request. `release` is
 fenced: while a step that may touch the blocks is in flight they stay held, and go back when that step is
@@ -12,32 +12,41 @@ retired. The caller publishes only positions whose step has completed.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Iterable
 from random import Random
 from typing import NamedTuple
 
 from engine.invariants import require
 from engine.kv.blocks import BlockPool
+from engine.kv.identity import RunOf
 from engine.kv.prefix import Node, PrefixTree
 
 
 class BlockTable:
-    """The blocks of one request. `path` is referenced; `match`, of a request that waits, is not."""
+    """The blocks of one request. `path` is referenced; `match`, of a request that waits, is not.
 
-    __slots__ = ("blocks", "key", "match", "namespace", "path")
+    The first `published` pages are on the path; `doubles` are blocks of those whose page the tree had already.
+    Pages from `own` on nobody else can have.
+    """
 
-    def __init__(self, namespace: str, key: Callable[[int], Hashable]) -> None:
+    __slots__ = ("blocks", "doubles", "match", "matched", "namespace", "own", "path", "published", "run_of")
+
+    def __init__(self, namespace: str, run_of: RunOf, own: int = sys.maxsize) -> None:
         self.namespace = namespace
-        self.key = key
+        self.run_of = run_of
+        self.own = own
         self.match: list[Node] = []
+        self.matched = 0  # pages
         self.path: list[Node] = []
-        self.blocks: tuple[int, ...] = ()
+        self.blocks: list[int] = []
+        self.published = 0
+        self.doubles: list[int] = []
 
     def private(self) -> list[int]:
         """Blocks that only this request holds: not published yet, or published by another first."""
-        own = [block for block, node in zip(self.blocks, self.path, strict=False) if block != node.block]
-        return own + list(self.blocks[len(self.path) :])
+        return self.doubles + self.blocks[self.published :]
 
 
 class Held(NamedTuple):
@@ -57,7 +66,7 @@ class KVCache:
         self.pool = BlockPool(num_blocks, shuffle)
         self.tree = PrefixTree()
         self._prefix_cache = prefix_cache
-        self._fenced: deque[tuple[int, Held]] = deque()
+        self.fenced: deque[tuple[int, Held]] = deque()  # with the step that must be retired first
 
     @property
     def available(self) -> int:
@@ -71,8 +80,9 @@ class KVCache:
     def match(self, table: BlockTable, tokens: int) -> int:
         """How many of a waiting request's `tokens` are cached now: full pages, never the last token."""
         if self._prefix_cache:
-            self.tree.match(table.namespace, table.match, table.key, (tokens - 1) // self.block_size)
-        return len(table.match) * self.block_size
+            limit = (tokens - 1) // self.block_size
+            table.matched = self.tree.match(table.namespace, table.match, table.run_of, limit)
+        return table.matched * self.block_size
 
     def admit(self, table: BlockTable, positions: int, spare: int) -> bool:
         """Reference the matched pages and allocate the rest of `positions`, all or nothing.
@@ -80,58 +90,89 @@ class KVCache:
         `spare` blocks must stay available. Matched pages that nobody references yet are not available to
         others once we hold them, so they count against it (ATOM#902). Call right after `match`.
         """
-        needed = self.blocks_for(positions) - len(table.match)
-        revived = sum(not node.refs for node in table.match)
-        if needed + spare > self.available - revived:
+        needed = self.blocks_for(positions) - table.matched
+        if needed + spare > self.available - self.tree.idle_pages(table.match):
             return False
-        table.path, table.match = table.match, []
-        self.tree.acquire(table.path)
-        table.blocks = tuple(node.block for node in table.path) + tuple(self._take() for _ in range(needed))
+        if table.match:
+            self._hold(table)
+        table.blocks += self.take(needed)
         return True
+
+    def take(self, count: int) -> list[int]:
+        """Blocks to write to: free ones, then those of evicted pages. StopIteration where there are fewer."""
+        free = self.pool.free
+        if count <= free:
+            return self.pool.take(count)
+        taken = self.pool.take(free) if free else []
+        taken += self.tree.evict(count - free)
+        return taken
 
     def grow(self, table: BlockTable, positions: int) -> bool:
         """Make sure that the table covers `positions`; False if no block is available."""
-        while len(table.blocks) * self.block_size < positions:
-            if not self.available:
-                return False
-            table.blocks += (self._take(),)
+        needed = self.blocks_for(positions) - len(table.blocks)
+        if needed > self.available:
+            return False
+        if needed > 0:
+            table.blocks += self.take(needed)
         return True
 
     def publish(self, table: BlockTable, computed: int) -> None:
-        """Publish the full pages among the first `computed` positions, whose steps have all completed."""
-        if self._prefix_cache:
-            for page in range(len(table.path), computed // self.block_size):
-                self.tree.insert(table.namespace, table.path, table.key(page), table.blocks[page])
+        """Publish the full pages among the first `computed` positions, whose steps have all completed.
 
-    def release(self, table: BlockTable, after: int | None = None) -> None:
-        """Empty the table; its blocks go back when step `after` is retired, now if there is none."""
+        Not the request's own: they are of use to nobody before it lets go of them.
+        """
+        pages = min(computed // self.block_size, table.own)
+        if pages > table.published:
+            self._publish(table, pages)
+
+    def _publish(self, table: BlockTable, pages: int) -> None:
+        if self._prefix_cache and pages > table.published:
+            table.doubles += self.tree.publish(
+                table.namespace, table.path, table.run_of, table.blocks, table.published, pages
+            )
+            table.published = pages
+
+    def release(self, table: BlockTable, computed: int, after: int | None = None) -> None:
+        """Publish what is computed and empty the table.
+
+        The blocks go back when step `after` is retired, now if there is none.
+        """
+        self._publish(table, computed // self.block_size)
         held = Held(table.path, table.private())
-        table.path, table.blocks = [], ()
+        table.path, table.blocks, table.doubles, table.published = [], [], [], 0
         if after is None:
             self._give_back(held)
         else:
-            self._fenced.append((after, held))
+            self.fenced.append((after, held))
 
-    def retire(self, step_id: int) -> None:
-        """Step `step_id` and all before it are done: give back what waited for them."""
-        while self._fenced and self._fenced[0][0] <= step_id:
-            self._give_back(self._fenced.popleft()[1])
+    def retire(self, step_id: int) -> bool:
+        """Step `step_id` and all before it are done: give back what waited for them. Whether anything did."""
+        waited = False
+        while self.fenced and self.fenced[0][0] <= step_id:
+            self._give_back(self.fenced.popleft()[1])
+            waited = True
+        return waited
 
     def check_invariants(self, tables: Iterable[BlockTable]) -> None:
         """Every block is free, published or private to one of `tables` (or fenced); references are exact."""
-        held = [Held(table.path, table.private()) for table in tables] + [held for _, held in self._fenced]
+        held = [Held(table.path, table.private()) for table in tables] + [held for _, held in self.fenced]
         free = self.pool.check_invariants()
         refs = self.tree.check_invariants()
         private = [block for one in held for block in one.private]
-        blocks = [*free, *refs, *private]
+        blocks = [*free, *(block for node in refs for block in node.blocks), *private]
         require(len(blocks) == self.pool.total == len(set(blocks)), "free + cached + in use is not the total")
-        uses = Counter(node.block for one in held for node in one.path)
-        require(all(uses[block] == count for block, count in refs.items()), "a page's references are wrong")
+        uses = Counter(node for one in held for node in one.path)
+        require(all(uses[node] == count for node, count in refs.items()), "a page's references are wrong")
+
+    def _hold(self, table: BlockTable) -> None:
+        """Reference the matched pages."""
+        self.tree.acquire(table.match)
+        table.path, table.match = table.match, []
+        for i, node in enumerate(table.path):
+            run = table.run_of(i)
+            table.blocks += node.blocks[: min(run.stop, table.matched) - run.start]
+        table.published, table.matched = table.matched, 0
 
     def _give_back(self, held: Held) -> None:
         self.tree.release(held.path)
-        for block in reversed(held.private):
-            self.pool.give_back(block)
-
-    def _take(self) -> int:
-        return self.pool.take() if self.pool.free else self.tree.evict()
+        self.pool.give_back(reversed(held.private))

@@ -1,4 +1,4 @@
-"""What makes two prefixes the same: the namespace (who may share) and the key of each page (what was said).
+"""What makes two prefixes the same: the namespace (who may share) and the keys of its pages (what was said).
 
 The rendered chat template, tools and system prompt are in the tokens, so they need no field of their own.
 """
@@ -6,9 +6,12 @@ The rendered chat template, tools and system prompt are in the tokens, so they n
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Sequence
+import sys
+from collections.abc import Callable, Sequence
 
-from engine.request import Request
+from engine.request import Request, Run
+
+RunOf = Callable[[int], Run]
 
 
 def namespace(model: str, adapter: str | None = None, scope: str | None = None) -> str:
@@ -19,13 +22,22 @@ def namespace(model: str, adapter: str | None = None, scope: str | None = None) 
     return json.dumps([model, adapter, scope])
 
 
-def page_keys(request: Request, tokens: Sequence[int], block_size: int) -> Callable[[int], Hashable]:
-    """Function from a full page's ordinal to its key, for `tokens` = prompt and growing output of `request`.
+def runs_of(request: Request, tokens: Sequence[int], block_size: int) -> RunOf:
+    """The runs of pages of `tokens` = prompt and growing output of `request`, by ordinal; they leave no gap.
 
-    The tokens themselves (exact comparison, no hash to collide), or the request's own keys; pages past those
-    keys are unique to the request: they occupy capacity and nobody else hits them.
+    A page is a run by itself, under its tokens (exact comparison, no hash to collide). Where the request gives
+    runs, those; pages behind them are one run of its own: they occupy capacity and nobody else hits them.
     """
-    given = request.page_keys
+    given = request.runs
     if given is None:
-        return lambda page: tuple(tokens[page * block_size : (page + 1) * block_size])
-    return lambda page: given[page] if page < len(given) else (request.id, page)
+        return lambda i: Run(tuple(tokens[i * block_size : (i + 1) * block_size]), i, i + 1)
+    own = Run((request.id,), given[-1].stop if given else 0, sys.maxsize)
+    return lambda i: given[i] if i < len(given) else own
+
+
+def own_from(request: Request) -> int:
+    """The first page that no other request can have; where pages are named by their tokens there is none."""
+    runs = request.runs
+    if runs is None:
+        return sys.maxsize
+    return runs[-1].stop if runs else 0

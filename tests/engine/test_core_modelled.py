@@ -49,9 +49,9 @@ def test_steps_are_priced_by_their_shape() -> None:
     assert now == 4.0
     assert shapes == [
         StepShape(prefill=((6, 0), (2, 0))),
-        StepShape(prefill=((4, 2),), decode=(6,)),
-        StepShape(decode=(7, 6)),
-        StepShape(decode=(7,)),
+        StepShape(prefill=((4, 2),), decode_rows=1, decode_context=6),
+        StepShape((), 2, 13),
+        StepShape((), 1, 7),
     ]
 
 

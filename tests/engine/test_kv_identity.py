@@ -6,8 +6,8 @@ from helpers.core_driver import request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.kv.identity import namespace, page_keys
-from engine.request import Request, SamplingParams
+from engine.kv.identity import namespace, runs_of
+from engine.request import Request, Run, SamplingParams
 
 Names = tuple[str, str | None, str | None]
 NAMES = st.tuples(st.text(), st.none() | st.text(), st.none() | st.text())
@@ -27,14 +27,16 @@ def test_adapter_and_scope_cannot_be_confused() -> None:
 
 def test_pages_are_named_by_their_tokens_as_they_grow() -> None:
     tokens = [1, 2, 3]
-    key = page_keys(request("r", tokens), tokens, 2)
+    run_of = runs_of(request("r", tokens), tokens, 2)
     tokens.append(4)
-    assert [key(0), key(1)] == [(1, 2), (3, 4)]
+    assert [run_of(0), run_of(1)] == [Run((1, 2), 0, 1), Run((3, 4), 1, 2)]
 
 
-def test_given_keys_name_pages_and_pages_past_them_are_unique() -> None:
+def test_given_runs_name_pages_and_pages_past_them_are_the_requests_own() -> None:
     """A simulator's block ordinals; generated blocks that nobody asks for again occupy capacity only."""
-    one, two = (Request(name, (0,) * 4, SamplingParams(), page_keys=(71, 72)) for name in ("one", "two"))
-    keys = [[page_keys(r, r.prompt, 2)(page) for page in range(3)] for r in (one, two)]
-    assert keys[0][:2] == keys[1][:2] == [71, 72]
-    assert keys[0][2] != keys[1][2]
+    given = (Run(71, 0, 3), Run(72, 3, 4))
+    one, two = (Request(name, range(9), SamplingParams(), runs=given) for name in ("one", "two"))
+    runs = [[runs_of(r, [], 2)(i) for i in range(3)] for r in (one, two)]
+    assert runs[0][:2] == runs[1][:2] == list(given)
+    assert runs[0][2].key != runs[1][2].key
+    assert runs[0][2].start == 4

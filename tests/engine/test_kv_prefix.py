@@ -9,13 +9,16 @@ import pytest
 from engine.invariants import InvariantError
 from engine.kv.blocks import BlockPool
 from engine.kv.cache import BlockTable, KVCache
+from engine.kv.identity import runs_of
 from engine.kv.prefix import Node, PrefixTree
+from engine.request import Request, Run, SamplingParams
 
 BLOCK = 4
 
 
 def table(tokens: list[int], namespace: str = "") -> BlockTable:
-    return BlockTable(namespace, lambda page: tuple(tokens[page * BLOCK : (page + 1) * BLOCK]))
+    request = Request("r", tokens, SamplingParams())
+    return BlockTable(namespace, runs_of(request, tokens, BLOCK))
 
 
 def admit(cache: KVCache, tokens: list[int], namespace: str = "") -> tuple[BlockTable, int]:
@@ -30,21 +33,21 @@ def serve(cache: KVCache, tokens: list[int], namespace: str = "") -> int:
     """One request from admission to release; its hit in tokens."""
     one, hit = admit(cache, tokens, namespace)
     cache.publish(one, len(tokens))
-    cache.release(one)
+    cache.release(one, len(tokens))
     cache.check_invariants([])
     return hit
 
 
 def test_pool_never_hands_out_the_trash_block() -> None:
     pool = BlockPool(5, Random(3))
-    assert sorted(pool.take() for _ in range(4)) == [1, 2, 3, 4]
+    assert sorted(pool.take(1) + pool.take(3)) == [1, 2, 3, 4]
     with pytest.raises(IndexError):
-        pool.take()
+        pool.take(1)
 
 
 def test_pool_notices_a_double_free() -> None:
     pool = BlockPool(5)
-    block = pool.take()
+    block = pool.take(1)
     pool.give_back(block)
     pool.give_back(block)
     with pytest.raises(InvariantError, match="twice"):
@@ -95,15 +98,15 @@ def test_a_page_published_twice_keeps_both_blocks() -> None:
     (first, _), (second, hit) = admit(cache, tokens), admit(cache, tokens)
     assert hit == 0
     cache.publish(first, 9)
-    blocks = second.blocks
+    blocks = list(second.blocks)
     cache.publish(second, 9)
     cache.check_invariants([first, second])
     assert second.blocks == blocks
     assert set(blocks).isdisjoint(first.blocks)
-    assert second.private() == list(blocks)
-    cache.release(first)
+    assert second.private() == blocks
+    cache.release(first, 9)
     cache.check_invariants([second])
-    cache.release(second)
+    cache.release(second, 9)
     cache.check_invariants([])
     assert (cache.pool.free, cache.tree.evictable) == (97, 2)
 
@@ -117,7 +120,7 @@ def test_pages_in_use_are_not_evicted() -> None:
     other = table(list(range(50, 62)))
     cache.match(other, 12)
     assert not cache.admit(other, 12, spare=0)
-    cache.release(one)
+    cache.release(one, 0)
     assert cache.admit(other, 12, spare=0)
     cache.check_invariants([other])
 
@@ -141,7 +144,7 @@ def test_released_blocks_are_fenced_by_the_step_in_flight() -> None:
     cache = KVCache(5, BLOCK)
     one, _ = admit(cache, list(range(9)))
     cache.publish(one, 8)
-    cache.release(one, after=7)
+    cache.release(one, 8, after=7)
     cache.check_invariants([])
     assert cache.available == 1
     cache.retire(6)
@@ -198,10 +201,10 @@ def test_eviction_is_least_recently_used_leaf_first() -> None:
 def test_an_emptied_namespace_leaves_nothing_behind() -> None:
     tree = PrefixTree()
     path: list[Node] = []
-    tree.insert("scope", path, 1, 5)
+    assert tree.publish("scope", path, lambda page: Run(page, page, page + 1), [5], 0, 1) == []
     tree.release(path)
-    assert tree.evict() == 5
-    with pytest.raises(KeyError):
-        tree.evict()
+    assert tree.evict(1) == [5]
+    with pytest.raises(StopIteration):
+        tree.evict(1)
     assert tree._roots == {}
     tree.check_invariants()

@@ -55,7 +55,7 @@ class PerToken:
     error_p90: float | None = None
 
     def seconds(self, shape: StepShape) -> float:
-        return 0.002 * (sum(tokens for tokens, _ in shape.prefill) + len(shape.decode))
+        return 0.002 * shape.tokens
 
 
 HOT_PREFIX, TAIL, OUTPUT = 2000, 48, 3
