@@ -1,0 +1,89 @@
+"""Who is in the fleet: instances, their state and load, and where new requests may start.
+
+up -> draining -> down -> up; a restart counts up the epoch. Knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from engine.config import PoolConfig
+from engine.errors import InputError
+
+if TYPE_CHECKING:
+    from engine.fleet.journey import Journey
+
+State = Literal["up", "draining", "down"]
+
+
+class Instance:
+    """One engine core. `epoch` counts its starts; `requests` and `tokens` are its load as the fleet sees it.
+
+    `requests` wait, run, or are on their way to it; `tokens` are the uncached prompt tokens that it has not
+    computed. `queue` holds requests whose KV waits to be pulled here, in order; of these `asking` is the one
+    that waits for the answer to a Reserve, and `full` says that the last answer was no.
+    """
+
+    __slots__ = ("asking", "bit", "epoch", "full", "index", "pool", "queue", "requests", "state", "tokens")
+
+    def __init__(self, index: int, pool: PoolConfig) -> None:
+        self.index = index
+        self.bit = 1 << index
+        self.pool = pool
+        self.state: State = "up"
+        self.epoch = 1
+        self.requests = 0
+        self.tokens = 0
+        self.queue: deque[Journey] = deque()
+        self.asking: Journey | None = None
+        self.full = False
+
+
+class Roster:
+    """All instances, in the order of the pools, and the lists that routing chooses from."""
+
+    def __init__(self, pools: Sequence[PoolConfig], *, colocate_alone: bool) -> None:
+        roles = {pool.role for pool in pools}
+        if not pools or ("prefill" in roles) != ("decode" in roles):
+            raise InputError(
+                "a fleet needs colocated instances, or prefill and decode instances",
+                where="pools",
+                hint="add the missing role to pools in engine.yaml",
+            )
+        if len({pool.block_size for pool in pools}) > 1:
+            raise InputError("pools of one fleet differ in block_size", where="pools", hint="give all the same")
+        members = [pool for pool in pools for _ in range(pool.count)]
+        self.instances = tuple(Instance(index, pool) for index, pool in enumerate(members))
+        self.split = "prefill" in roles
+        self._colocate_alone = colocate_alone
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Work the lists out again, after any change of state.
+
+        `starts` are the instances where a request may start: colocated ones, and in a split prefill instances,
+        which need a decode instance up. Left alone, either side serves colocated, if configured so.
+        """
+        up: dict[str, list[Instance]] = {"colocated": [], "prefill": [], "decode": []}
+        for instance in self.instances:
+            if instance.state == "up":
+                up[instance.pool.role].append(instance)
+        self.prefill, self.decode = up["prefill"], up["decode"]
+        self.paired = bool(self.prefill and self.decode)
+        if self.paired:
+            self.starts = up["colocated"] + self.prefill
+        else:
+            self.starts = up["colocated"] + (self.prefill + self.decode if self._colocate_alone else [])
+        self.starts.sort(key=lambda instance: instance.index)
+
+    @property
+    def degraded(self) -> bool:
+        """A split with one side, or both, gone."""
+        return self.split and not self.paired
+
+    @property
+    def stranded(self) -> bool:
+        """One side of a split is alone, and may not serve."""
+        return not self.starts and bool(self.prefill or self.decode)
