@@ -105,7 +105,7 @@ def decode_table(executor: TorchExecutor, peer: Peer, bandwidth: float) -> None:
     """Print milliseconds a decode step, a line a batch size."""
     element = 4 if executor.dtype == "float32" else 2
     for batch in BATCHES:
-        shape = StepShape(decode=(CONTEXT,) * batch)
+        shape = StepShape((), batch, batch * CONTEXT)
         engine_step(executor, shape)
         ours, theirs = [], []
         for _ in range(RUNS):

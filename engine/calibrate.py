@@ -1,7 +1,8 @@
 """Measures step times: `python -m engine.calibrate --model FOLDER --out FILE.jsonl`.
 
 Runs designed steps straight on the executor, no server and no scheduler, and writes them in the step-log
-format: a header line, then {"step", "seconds", "prefill": [[new, context], ...], "decode": [context, ...]}.
+format: a header line, then {"step", "seconds", "prefill": [[new, context], ...], "decode_rows",
+"decode_context"}.
 The design is passed through again and again until the time is over, each pass in a new order with new
 contexts, so that drift of the machine biases nothing and the model that is fitted has steps to be tested on.
 """
@@ -41,26 +42,27 @@ def design(shape: ModelShape, random: Random) -> list[StepShape]:
         room = min(shape.max_len, POOL_TOKENS // (rows + 1)) - new
         return min(random.randint(1, 2 * mean), room)
 
-    def decodes(rows: int, mean: int) -> tuple[int, ...]:
-        return tuple(context(mean, 1, rows) for _ in range(rows))
+    def decodes(rows: int, mean: int) -> tuple[int, int]:
+        return rows, sum(context(mean, 1, rows) for _ in range(rows))
 
     chunks = [chunk for chunk in _CHUNKS if 2 * chunk <= shape.max_len]
     steps = [StepShape(prefill=((chunk, 0),)) for chunk in chunks]
     steps += [StepShape(prefill=((chunk, context(random.choice(_CONTEXTS), chunk, 1)),)) for chunk in chunks]
-    steps += [StepShape(decode=decodes(rows, mean)) for mean in _CONTEXTS for rows in _BATCHES]
+    steps += [StepShape((), *decodes(rows, mean)) for mean in _CONTEXTS for rows in _BATCHES]
     for chunk, rows in _MIXED:
         if chunk in chunks:
             mean = random.choice(_CONTEXTS)
-            steps.append(StepShape(((chunk, context(mean, chunk, rows)),), decodes(rows, mean)))
+            steps.append(StepShape(((chunk, context(mean, chunk, rows)),), *decodes(rows, mean)))
     random.shuffle(steps)
     return steps
 
 
 def build_step(number: int, shape: StepShape, block_size: int, vocab: int, random: Random) -> Step:
-    """A Step of this shape with random tokens, each row in blocks of its own."""
+    """A Step of this shape: random tokens, rows in blocks of their own, decode contexts about equal."""
     rows: list[StepRow] = []
     free = 1
-    parts = [(1, context, False) for context in shape.decode]
+    count = shape.decode_rows
+    parts = [(1, (shape.decode_context + row) // count, False) for row in range(count)]
     parts += [(new, context, True) for new, context in shape.prefill]
     for new, context, prefill in parts:
         needed = -(-(new + context) // block_size)
@@ -119,7 +121,7 @@ def calibrate(
         file.write(msgspec.json.encode(header) + b"\n")
         steps = measure(executor, block_size=block_size, seconds=seconds, seed=seed)
         for number, (shape, took) in enumerate(steps, start=1):
-            line = {"step": number, "seconds": took, "prefill": shape.prefill, "decode": shape.decode}
+            line = {"step": number, "seconds": took, **shape._asdict()}
             file.write(msgspec.json.encode(line) + b"\n")
 
 

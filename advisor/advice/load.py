@@ -47,13 +47,13 @@ def mixed_step_seconds(step_time: StepTimeModel, traffic: Traffic, budget: int, 
     if budget <= rows:
         return float("inf")
     return step_time.seconds(
-        StepShape(((budget - rows, traffic.prefill_context),), (traffic.decode_context,) * rows)
+        StepShape(((budget - rows, traffic.prefill_context),), rows, traffic.decode_context * rows)
     )
 
 
 def decode_step_seconds(step_time: StepTimeModel, traffic: Traffic, rows: int) -> float:
     """A step of `rows` decodes and nothing else."""
-    return step_time.seconds(StepShape(decode=(traffic.decode_context,) * rows))
+    return step_time.seconds(StepShape((), rows, traffic.decode_context * rows))
 
 
 def prefill_seconds(step_time: StepTimeModel, new: float, context: float = 0.0) -> float:

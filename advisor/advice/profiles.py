@@ -1,4 +1,4 @@
-"""The shipped profiles: GPUs, models, latency presets and published step times, by name.
+"""The shipped profiles by name: GPUs, models, latency presets, step times, rooflines and prices.
 
 Read-only YAML under `profiles/`, each value with its source. Names are ids; GPUs and models also answer to
 their aliases, whatever the case and the punctuation. An unknown name is an InputError that lists the nearest
@@ -10,126 +10,25 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import yaml
-from pydantic import Field
 
-from engine.config import Config
+from advisor.advice.profile_schemas import (
+    GpuProfile,
+    GpuRental,
+    HostedProfile,
+    ModelProfile,
+    PublishedProfile,
+    RooflineProfile,
+    SloPreset,
+)
 from engine.errors import InputError
 from engine.fetch import model_folder
 from engine.resources import data_folder
 from engine.shape import ModelShape
-from engine.step_time.published import Piece, PolynomialStepTime, TableStepTime
-
-
-class Link(Config):
-    """A GPU's own link to its neighbours."""
-
-    kind: Literal["none", "nvlink", "xgmi"]
-    gbs_per_dir: float = Field(description="GB/s per direction per GPU")
-    scope: str = Field(description="who is reached")
-
-
-class GpuProfile(Config):
-    """Vendor figures of one GPU; dense peaks."""
-
-    id: str
-    name: str
-    vendor: Literal["nvidia", "amd"]
-    aliases: tuple[str, ...] = ()
-    memory_gb: float = Field(description="vendor nominal GB, 1e9 bytes")
-    mem_bw_gbs: float = Field(description="peak memory bandwidth, GB/s")
-    bf16_tflops: float = Field(description="dense peak, 1e12 FLOP/s")
-    fp8_tflops: float | None = None
-    link: Link
-    unverified: tuple[str, ...] = Field((), description="fields that rest on memory alone")
-    sources: dict[str, tuple[str, ...]]
-
-
-class ModelProfile(Config):
-    """Sizes of one dense model."""
-
-    id: str
-    aliases: tuple[str, ...] = ()
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    ffn: int
-    vocab: int
-    max_len: int
-    tied_embeddings: bool
-    gated_mlp: bool
-    rope_theta: float | None
-    qkv_bias: bool
-    qk_norm: bool
-    parameters: int = Field(description="weights, elements; tied embeddings once")
-    unverified: tuple[str, ...] = ()
-    sources: tuple[str, ...]
-
-    @property
-    def shape(self) -> ModelShape:
-        """The sizes as the engine and the roofline want them; they cannot say that an MLP has no gate."""
-        return ModelShape(
-            self.layers,
-            self.hidden,
-            self.heads,
-            self.kv_heads,
-            self.head_dim,
-            self.ffn,
-            self.vocab,
-            self.max_len,
-            rope_theta=self.rope_theta or 10_000.0,
-            tied_embeddings=self.tied_embeddings,
-            qkv_bias=self.qkv_bias,
-            qk_norm=self.qk_norm,
-        )
-
-
-class SloPreset(Config):
-    """A named pair of latency targets."""
-
-    id: str
-    ttft_s: float | None
-    tpot_s: float | None
-    attainment: float
-    based_on: tuple[str, ...]
-    ours: bool
-
-
-class PublishedProfile(Config):
-    """Published step times of one engine, GPU, model and TP, in milliseconds."""
-
-    id: str
-    engine: str
-    engine_version: str | None = None
-    gpu: str
-    model: str
-    tp: int
-    prefill: tuple[dict[str, float], ...] = ()
-    decode: tuple[dict[str, float], ...] = ()
-    mixed: tuple[dict[str, float], ...] = ()
-    prefill_table: dict[int, float] | None = None
-    decode_table: dict[int, float] | None = None
-    kv_tokens: int | None = None
-    source: str
-
-    def step_time(self) -> PolynomialStepTime | TableStepTime:
-        """The step-time model."""
-        if self.prefill_table and self.decode_table:
-            return TableStepTime(self.prefill_table, self.decode_table)
-        return PolynomialStepTime(_pieces(self.prefill), _pieces(self.decode), _pieces(self.mixed))
-
-
-def _pieces(rows: Iterable[dict[str, float]]) -> tuple[Piece, ...]:
-    return tuple(
-        Piece({k: v for k, v in row.items() if k != "below"}, row.get("below", float("inf"))) for row in rows
-    )
 
 
 @cache
@@ -162,6 +61,33 @@ def step_times() -> tuple[PublishedProfile, ...]:
     return tuple(PublishedProfile(**row) for row in _read("step_times")["step_times"])
 
 
+@cache
+def rooflines() -> tuple[RooflineProfile, ...]:
+    """Constants of every engine family."""
+    return tuple(RooflineProfile(**row) for row in _read("roofline")["families"])
+
+
+@cache
+def hosted() -> HostedProfile:
+    """Prices of hosted APIs and of rented GPUs."""
+    return HostedProfile(**_read("hosted"))
+
+
+def roofline(stack: str, version: str | None = None) -> RooflineProfile:
+    """What an engine gets out of its devices; of its newest versions where `version` is None or unreadable."""
+    major = re.match(r"\d+", version or "")
+    for profile in rooflines():
+        old = profile.before is None or (major is not None and int(major[0]) < profile.before)
+        if stack in profile.stacks and old:
+            return profile
+    raise InputError(f"no roofline for the engine {stack!r}", why="profiles/roofline.yaml does not name it")
+
+
+def gpu_rental(name: str) -> GpuRental | None:
+    """What a GPU, by its profile's id, rents for; None where no price is known."""
+    return next((row for row in hosted().gpu_rental if row.gpu == name), None)
+
+
 def gpu(name: str) -> GpuProfile:
     """A GPU by id or alias. Raises InputError."""
     return _find(name, gpus(), "GPU", "advise analyze LOG --gpu")
@@ -183,10 +109,7 @@ def model_shape(name: str, path: str | None = None) -> ModelShape:
     Raises InputError where they cannot be read.
     """
     if path is None:
-        profile = model(name)
-        if not profile.gated_mlp:
-            raise InputError(f"{profile.id} cannot be planned for", why="its MLP has no gate, as Llama's has")
-        return profile.shape
+        return model(name).shape
     file = Path(path)
     if file.suffix != ".json":
         folder = file if file.is_dir() else model_folder(path, fetch=False, weights=False)

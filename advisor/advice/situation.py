@@ -87,9 +87,8 @@ class Situation:
         Ours: no more rows than the plan runs, no longer context than the log has.
         """
         context = min(REFERENCE_CONTEXT, round(self.longest))
-        return self.steps.model.seconds(
-            StepShape(decode=(context,) * min(REFERENCE_ROWS, self.sizing.max_seqs))
-        )
+        rows = min(REFERENCE_ROWS, self.sizing.max_seqs)
+        return self.steps.model.seconds(StepShape((), rows, rows * context))
 
     @property
     def decode_floor_s(self) -> float:

@@ -12,11 +12,13 @@ from engine.shape import ModelShape
 from engine.step_time.calibrated import CalibratedStepTime
 from engine.step_time.files import Key
 from engine.step_time.model import StepTimeModel
-from engine.step_time.roofline import Device, RooflineStepTime, cpu_cores
+from engine.step_time.roofline import CPU_CONSTANTS, Device, RooflineStepTime, cpu_cores
 
-ELEMENT_BYTES = {"auto": 2.0, "bfloat16": 2.0, "float16": 2.0, "float32": 4.0, "fp8": 1.0}
-# Worst P90 on 595 fp16 steps of Llama 2 and Mistral, TensorRT-LLM on A100 and H100: 28 %; other engines unseen.
-GPU_ROOFLINE_ERROR = 0.30
+# nvfp4: 4 bits and an 8-bit scale for 16 weights; int4: a 16-bit scale for 128.
+ELEMENT_BYTES = {
+    "auto": 2.0, "bfloat16": 2.0, "float16": 2.0, "float32": 4.0,
+    "fp8": 1.0, "int8": 1.0, "fp4": 0.5625, "int4": 0.516,
+}  # fmt: skip
 Calibrations = Mapping[Key, CalibratedStepTime]
 
 
@@ -69,17 +71,61 @@ def _published(target: Target, tp: int) -> StepTimes | None:
 
 
 def _roofline(target: Target, shape: ModelShape, tp: int, cores: int) -> StepTimes:
-    device = cpu_cores(cores) if target.on_cpu else gpu_device(target.gpu)
-    weights = ELEMENT_BYTES[target.dtype]
-    kv = weights if target.kv_dtype == "auto" else ELEMENT_BYTES[target.kv_dtype]
-    error = None if target.on_cpu else GPU_ROOFLINE_ERROR
-    model = RooflineStepTime(shape, device, tp, weights, kv, error_p90=error)
-    where = f"{cores} CPU cores" if target.on_cpu else f"{target.gpu} x {tp}"
-    use = StepTimeUse(source="roofline", error_p90=error, key=f"{target.model}, {where}, efficiencies ours")
+    weights = weight_bytes(target.dtype, shape)
+    # Quantised weights leave KV in 16 bits.
+    kv = max(weights, 2.0) if target.kv_dtype == "auto" else ELEMENT_BYTES[target.kv_dtype]
+    if target.on_cpu:
+        model = RooflineStepTime(shape, cpu_cores(cores), CPU_CONSTANTS, tp, weight_bytes=weights, kv_bytes=kv)
+        basis = f"{cores} CPU cores, constants ours"
+    else:
+        model = gpu_roofline(
+            shape, target.gpu, target.stack, target.stack_version, dtype=target.dtype, tp=tp, kv_bytes=kv
+        )
+        family = profiles.roofline(target.stack, target.stack_version)
+        basis = f"{target.gpu} x {tp}, constants of {family.id}"
+    use = StepTimeUse(source="roofline", error_p90=model.error_p90, key=f"{target.model}, {basis}")
     return StepTimes(model, use, target.dtype)
 
 
-def gpu_device(name: str) -> Device:
-    """The roofline device of a GPU profile."""
+def gpu_roofline(
+    shape: ModelShape,
+    gpu: str,
+    stack: str,
+    version: str | None = None,
+    *,
+    dtype: str = "auto",
+    tp: int = 1,
+    pp: int = 1,
+    kv_bytes: float = 2.0,
+) -> RooflineStepTime:
+    """The roofline of a model on a GPU profile, with constants and known error of the stack's family."""
+    family, device = profiles.roofline(stack, version), gpu_device(gpu, tp, dtype)
+    on = profiles.gpu(gpu).device_class
+    if tp > 1 and on == "nvlink" and device.link_bytes_per_s == 0:
+        on = "pcie"
+    return RooflineStepTime(
+        shape,
+        device,
+        family.constants,
+        tp,
+        pp,
+        weight_bytes(dtype, shape),
+        kv_bytes,
+        error_p90=family.error(on, experts=shape.experts is not None).p90,
+    )
+
+
+def weight_bytes(dtype: str, shape: ModelShape) -> float:
+    """Bytes a weight of the layers; `auto`: as the checkpoint stores it, else 16 bits."""
+    if dtype == "auto" and shape.quantised_bytes is not None:
+        return shape.quantised_bytes
+    return ELEMENT_BYTES[dtype]
+
+
+def gpu_device(name: str, tp: int = 1, dtype: str = "auto") -> Device:
+    """The roofline device of a GPU profile: its link between `tp` of them, its peak for weights in `dtype`."""
     gpu = profiles.gpu(name)
-    return Device(gpu.bf16_tflops * 1e12, gpu.mem_bw_gbs * 1e9, gpu.link.gbs_per_dir * 1e9)
+    low = {"fp8": gpu.fp8_tflops, "fp4": gpu.fp4_tflops}.get(dtype)
+    return Device(
+        gpu.bf16_tflops * 1e12, gpu.mem_bw_gbs * 1e9, gpu.link_bytes_per_s(tp), low * 1e12 if low else None
+    )

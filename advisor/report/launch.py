@@ -48,7 +48,7 @@ def show_calibration(console: Console, result: CalibrationResult) -> None:
     """What was measured and how far it is off."""
     key, step_time = result.key, result.step_time
     prefill = 512 / step_time.seconds(StepShape(prefill=((512, 0),)))
-    decode = step_time.seconds(StepShape(decode=(512,)))
+    decode = step_time.seconds(StepShape((), 1, 512))
     row(console, "model", f"{key.model}, {key.dtype}, {key.parallel} threads")
     row(
         console,

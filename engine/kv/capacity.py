@@ -10,7 +10,7 @@ them, for activations and for everybody else.
 from __future__ import annotations
 
 from engine.errors import MachineError
-from engine.shape import ModelShape
+from engine.shape import HEAD_BYTES, ModelShape
 
 CPU_FRACTION = 0.25
 LOGIT_BYTES = 4  # logits are float32 whatever the model's numbers
@@ -22,10 +22,14 @@ def activation_bytes(
     """Peak bytes of one step on one device: the widest layer for all query tokens, plus logits of sampled rows.
 
     Ours: residual, normed input and output (3 hidden), then the larger of q, k, v with the attention output
-    and the MLP's gate, up and their product, of which TP splits both.
+    and the MLP's gate, up and their product (of the experts that a token passes), of which TP splits both.
     """
     attention = (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim
-    widest = max(attention, 3 * shape.ffn) / tp
+    ffn = shape.ffn
+    if shape.experts is not None:
+        passed = shape.experts.active * shape.experts.ffn + shape.experts.shared_ffn
+        ffn = max(passed, shape.ffn if shape.experts.dense_layers else 0)
+    widest = max(attention, (3 if shape.gated_mlp else 2) * ffn) / tp
     per_token = (3 * shape.hidden + widest) * element_bytes
     sampled = min(max_seqs, token_budget)
     return round(token_budget * per_token + sampled * shape.vocab * LOGIT_BYTES)
@@ -45,7 +49,11 @@ def gpu_kv_bytes(
 ) -> int:
     """Bytes left for KV on one device of `memory_bytes`; 0 or less where the model does not fit."""
     activations = activation_bytes(
-        shape, token_budget=token_budget, max_seqs=max_seqs, tp=tp, element_bytes=weight_element_bytes
+        shape,
+        token_budget=token_budget,
+        max_seqs=max_seqs,
+        tp=tp,
+        element_bytes=max(weight_element_bytes, HEAD_BYTES),
     )
     weights = shape.weight_bytes(weight_element_bytes) / tp
     return int(memory_bytes * fraction - weights - activations - graph_bytes - buffer_bytes)
@@ -61,11 +69,10 @@ def kv_blocks(
 ) -> int:
     """Blocks, the trash block included, that fit in `kv_bytes` of each device of an instance.
 
-    TP splits the KV heads; with more devices than heads each device keeps a whole head. Raises MachineError
-    where no request could run.
+    TP splits the KV heads; with more devices than heads each device keeps a whole head, and latent KV whole.
+    Layers with a sliding window are held in full. Raises MachineError where no request could run.
     """
-    heads = -(-shape.kv_heads // tp)
-    token_bytes = shape.kv_bytes_per_token(kv_element_bytes) * heads / shape.kv_heads
+    token_bytes = shape.kv_bytes_per_token(kv_element_bytes) * shape.kv_share(tp)
     blocks = int(kv_bytes // (token_bytes * block_size))
     if blocks < 2:
         raise MachineError(

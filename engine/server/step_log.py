@@ -4,10 +4,12 @@ It is the calibration set of the step-time model, and the proof of what the pref
 computed for a request are the sum of `new` over its rows. Request ids are those of the answers; no text.
 
     {"engine":"advise","version":...,"model":...,"dtype":...,"threads":...,"block_size":...}
-    {"step":1,"seconds":0.02,"prefill":[[new,context],...],"decode":[context,...],"rows":[[id,new,context],...]}
+    {"step":1,"seconds":0.02,"prefill":[[new,context],...],"decode_rows":8,"decode_context":4096,
+     "rows":[[id,new,context],...]}
 
-`context` counts the tokens whose KV was there before the step. Lines are buffered, so that the engine loop does
-not wait for the disk; `flush` is called when the engine is idle and once a second.
+`context` counts the tokens whose KV was there before the step, `decode_context` those of all decode rows. Lines
+are buffered, so that the engine loop does not wait for the disk; `flush` is called when the engine is idle and
+once a second.
 """
 
 from __future__ import annotations
@@ -42,8 +44,7 @@ class StepLog:
         """Record one finished step; `now` is the engine's clock, seconds."""
         shape = StepShape.of(step)
         rows = [(row.request_id, len(row.tokens), row.start) for row in step.rows]
-        line = {"step": step.id, "seconds": seconds, "prefill": shape.prefill, "decode": shape.decode}
-        self._write({**line, "rows": rows})
+        self._write({"step": step.id, "seconds": seconds, **shape._asdict(), "rows": rows})
         if now - self._flushed_at >= _FLUSH_EVERY_S:
             self._flushed_at = now
             self._file.flush()

@@ -7,7 +7,7 @@ that says what was measured, then one step a line. `step_times.yaml` keeps one c
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from engine.errors import InputError
-from engine.step_time.calibrated import CalibratedStepTime, Coefficients
+from engine.step_time.calibrated import KNOTS, CalibratedStepTime, Coefficients
 from engine.step_time.model import StepShape
 
 
@@ -68,17 +68,23 @@ def read_step_log(path: Path) -> StepLog:
     for number, line in enumerate(lines[1:], start=2):
         try:
             row = json.loads(line)
-            shape = StepShape(
-                tuple((int(new), int(context)) for new, context in row["prefill"]),
-                tuple(int(context) for context in row["decode"]),
-            )
+            shape = _shape(row)
             duration = float(row["seconds"])
         except (ValueError, KeyError, TypeError) as error:
             raise InputError("not a step of a step log", where=f"{path}:{number}", why=str(error)) from None
-        if duration > 0 and (shape.prefill or shape.decode):
+        if duration > 0 and (shape.prefill or shape.decode_rows):
             shapes.append(shape)
             seconds.append(duration)
     return StepLog(json.loads(lines[0]), tuple(shapes), tuple(seconds))
+
+
+def _shape(row: Mapping[str, Any]) -> StepShape:
+    """One line's step; older logs list the context of every decode row under `decode`."""
+    prefill = tuple((int(new), int(context)) for new, context in row["prefill"])
+    if "decode" in row:
+        contexts = [int(context) for context in row["decode"]]
+        return StepShape(prefill, len(contexts), sum(contexts))
+    return StepShape(prefill, int(row["decode_rows"]), int(row["decode_context"]))
 
 
 def load_calibrations(path: Path) -> dict[Key, CalibratedStepTime]:
@@ -107,15 +113,26 @@ def save_calibrations(path: Path, calibrations: dict[Key, CalibratedStepTime]) -
 
 def _model(entry: dict[str, Any]) -> CalibratedStepTime:
     return CalibratedStepTime(
-        Coefficients(**entry["coefficients"]), entry["error_p50"], entry["error_p90"], entry["steps"]
+        Coefficients(**entry["coefficients"]),
+        entry["error_p50"],
+        entry["error_p90"],
+        entry["steps"],
+        _bumps(entry.get("bumps", {})),
     )
+
+
+def _bumps(found: Mapping[int, float]) -> tuple[float, ...]:
+    if not set(found) <= set(KNOTS):
+        raise KeyError(f"bumps at other tokens than {KNOTS}")
+    return tuple(float(found.get(tokens, 0.0)) for tokens in KNOTS)
 
 
 def _entries(calibrations: dict[Key, CalibratedStepTime]) -> Iterable[dict[str, Any]]:
     for key, model in sorted(calibrations.items(), key=lambda item: item[0]):
         yield {
             "key": asdict(key),
-            "coefficients": asdict(model.coefficients),
+            "coefficients": model.coefficients._asdict(),
+            "bumps": {tokens: bump for tokens, bump in zip(KNOTS, model.bumps, strict=True) if bump},
             "error_p50": model.error_p50,
             "error_p90": model.error_p90,
             "steps": model.steps,

@@ -6,44 +6,44 @@ phase: `covers` says which, asking for the other raises ValueError.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
-
-import numpy as np
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 from engine.step_time.model import StepShape
 
 Phase = Literal["prefill", "decode"]
 
 
-def terms(shape: StepShape) -> dict[str, float]:
-    """The sums that published fits multiply, in tokens and rows; `tokens` counts prefill and decode tokens."""
-    new = sum(n for n, _ in shape.prefill)
-    return {
-        "const": 1.0,
-        "new": new,
-        "new_sq": sum(n * n for n, _ in shape.prefill),
-        "context": sum(context for _, context in shape.prefill),
-        "seq": sum(n + context for n, context in shape.prefill),
-        "new_x_seq": sum(n * (n + context) for n, context in shape.prefill),
-        "rows": len(shape.decode),
-        "decode_context": sum(shape.decode),
-        "tokens": new + len(shape.decode),
-    }
+class Piece(NamedTuple):
+    """Milliseconds a unit of each term, valid below a size of the batch.
 
+    Terms are sums over the step's rows: `new` tokens of prefills, their squares, the `context` they attend to,
+    `seq` = new + context, `new_x_seq`; decode `rows` and their contexts; `tokens` counts new and rows.
+    """
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Milliseconds as a weighted sum of terms, valid below a size of the batch."""
+    below: float = math.inf
+    const: float = 0.0
+    new: float = 0.0
+    new_sq: float = 0.0
+    context: float = 0.0
+    seq: float = 0.0
+    new_x_seq: float = 0.0
+    rows: float = 0.0
+    decode_context: float = 0.0
+    tokens: float = 0.0
 
-    weights: Mapping[str, float]
-    below: float = float("inf")
-
-
-def _piecewise_ms(pieces: tuple[Piece, ...], values: Mapping[str, float], size: float) -> float:
-    piece = next(p for p in pieces if size < p.below)
-    return sum(weight * values[name] for name, weight in piece.weights.items())
+    def milliseconds(self, shape: StepShape) -> float:
+        """Value of the fit."""
+        prefill, rows, decode_context = shape
+        total = self.const + self.decode_context * decode_context + (self.rows + self.tokens) * rows
+        for new, context in prefill:
+            seq = new + context
+            total += (self.new + self.tokens + self.new_sq * new + self.new_x_seq * seq) * new
+            total += self.context * context + self.seq * seq
+        return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,7 @@ class PolynomialStepTime:
     mixed: tuple[Piece, ...] = ()
     source: Literal["published"] = "published"
     error_p90: float | None = None
+    bend: float = math.inf
 
     @property
     def covers(self) -> frozenset[Phase]:
@@ -67,24 +68,30 @@ class PolynomialStepTime:
 
     def seconds(self, shape: StepShape) -> float:
         """Duration of the step, seconds. Raises ValueError for a phase that was not published."""
-        if not shape.prefill and not shape.decode:
-            return 0.0
-        values = terms(shape)
+        prefill, rows, context = shape
+        if not prefill:
+            return self._decode(rows, context) if rows else 0.0
+        new = sum(n for n, _ in prefill)
         if self.mixed:
-            return _piecewise_ms(self.mixed, values, values["tokens"]) / 1e3
-        total = 0.0
-        if shape.prefill:
-            _require("prefill", self.prefill)
-            total += _piecewise_ms(self.prefill, values, values["new"])
-        if shape.decode:
-            _require("decode", self.decode)
-            total += _piecewise_ms(self.decode, values, values["rows"])
-        return total / 1e3
+            return _piece(self.mixed, new + rows, "prefill").milliseconds(shape) / 1e3
+        alone = _piece(self.prefill, new, "prefill").milliseconds(StepShape(prefill)) / 1e3
+        return alone + (self._decode(rows, context) if rows else 0.0)
+
+    def decode_line(self, rows: int, context: int) -> tuple[float, float]:
+        """(a, b) of `a + b i` seconds, see StepTimeModel."""
+        piece = _piece(self.mixed or self.decode, rows, "decode")
+        return self._decode(rows, context), piece.decode_context * rows / 1e3
+
+    def _decode(self, rows: int, context: int) -> float:
+        piece = _piece(self.mixed or self.decode, rows, "decode")
+        return (piece.const + piece.decode_context * context + (piece.rows + piece.tokens) * rows) / 1e3
 
 
-def _require(phase: Phase, pieces: tuple[Piece, ...]) -> None:
-    if not pieces:
-        raise ValueError(f"the published step times do not cover {phase}")
+def _piece(pieces: tuple[Piece, ...], size: int, phase: Phase) -> Piece:
+    for piece in pieces:
+        if size < piece.below:
+            return piece
+    raise ValueError(f"the published step times do not cover {phase}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,13 @@ class TableStepTime:
     decode_ms: Mapping[int, float]
     source: Literal["published"] = "published"
     error_p90: float | None = None
+    bend: float = math.inf
+    _prefill: _Curve = field(init=False, repr=False, compare=False)
+    _decode: _Curve = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_prefill", _Curve(self.prefill_ms))
+        object.__setattr__(self, "_decode", _Curve(self.decode_ms))
 
     @property
     def covers(self) -> frozenset[Phase]:
@@ -108,16 +122,31 @@ class TableStepTime:
 
     def seconds(self, shape: StepShape) -> float:
         """Duration of the step, seconds."""
-        new, rows = sum(n for n, _ in shape.prefill), len(shape.decode)
-        prefill = _interpolate(self.prefill_ms, new + rows) if new else 0.0
-        decode = _interpolate(self.decode_ms, rows) if rows else 0.0
-        return max(prefill, decode) / 1e3
+        prefill, rows, _ = shape
+        decode = self._decode.at(rows) / 1e3 if rows else 0.0
+        new = sum(n for n, _ in prefill)
+        return max(decode, self._prefill.at(new + rows) / 1e3) if new else decode
+
+    def decode_line(self, rows: int, context: int) -> tuple[float, float]:
+        """(a, b) of `a + b i` seconds, see StepTimeModel; b is 0."""
+        return self.seconds(StepShape((), rows, context)), 0.0
 
 
-def _interpolate(points: Mapping[int, float], x: float) -> float:
-    """Value at `x` of the monotone piecewise-linear curve; flat below the first point."""
-    xs = np.array(sorted(points), dtype=float)
-    ys = np.maximum.accumulate([points[int(k)] for k in xs])
-    if x > xs[-1]:
-        return float(ys[-1] + (x - xs[-1]) * (ys[-1] - ys[-2]) / (xs[-1] - xs[-2]))
-    return float(np.interp(x, xs, ys))
+class _Curve:
+    """A monotone piecewise-linear curve: flat below the first point, straight on beyond the last."""
+
+    __slots__ = ("_xs", "_ys")
+
+    def __init__(self, points: Mapping[int, float]) -> None:
+        self._xs = sorted(points)
+        highest = 0.0
+        self._ys = [highest := max(highest, points[x]) for x in self._xs]
+
+    def at(self, x: float) -> float:
+        """Value at `x`."""
+        xs, ys = self._xs, self._ys
+        if x <= xs[0]:
+            return ys[0]
+        right = min(bisect_left(xs, x), len(xs) - 1)
+        slope = (ys[right] - ys[right - 1]) / (xs[right] - xs[right - 1])
+        return ys[right - 1] + (x - xs[right - 1]) * slope

@@ -6,7 +6,7 @@ import pytest
 
 from engine.errors import InputError, MachineError
 from engine.kv.capacity import activation_bytes, cpu_kv_bytes, gpu_kv_bytes, kv_blocks
-from engine.shape import ModelShape
+from engine.shape import Experts, Latent, ModelShape
 
 # Sizes from the models' config.json on the Hugging Face hub.
 SMOLLM2_135M = ModelShape(30, 576, 9, 3, 64, 1536, 49152, 8192, tied_embeddings=True)
@@ -16,6 +16,11 @@ QWEN25_7B = ModelShape(28, 3584, 28, 4, 128, 18944, 152064, 32768, qkv_bias=True
 QWEN25_05B = ModelShape(24, 896, 14, 2, 64, 4864, 151936, 32768, tied_embeddings=True, qkv_bias=True)
 QWEN3_06B = ModelShape(28, 1024, 16, 8, 128, 3072, 151936, 40960, tied_embeddings=True, qk_norm=True)
 OPT_66B = ModelShape(64, 9216, 72, 72, 128, 36864, 50272, 2048)
+DEEPSEEK_V3 = ModelShape(
+    61, 7168, 128, 128, 192, 18432, 129280, 163840,
+    experts=Experts(256, 8, 2048, shared_ffn=2048, dense_layers=3),
+    latent=Latent(kv_rank=512, q_rank=1536, nope=128, rope=64, value=128),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -89,6 +94,30 @@ def test_blocks_split_by_tp_down_to_one_kv_head() -> None:
     """131,072 bytes a token at TP 1, 16,384 at TP 8 and above: Llama 3 8B has 8 KV heads."""
     gib = 2**30
     assert [kv_blocks(LLAMA3_8B, gib, block_size=16, tp=tp) for tp in (1, 2, 8, 16)] == [512, 1024, 4096, 4096]
+
+
+def test_latent_kv_is_on_every_device() -> None:
+    # DeepSeek-V2, section 2.1.2: (512 + 64) numbers a token and layer, for all heads together.
+    assert DEEPSEEK_V3.kv_bytes_per_token() == 61 * 576 * 2
+    one, eight = (kv_blocks(DEEPSEEK_V3, 2**30, block_size=64, tp=tp) for tp in (1, 8))
+    assert one == eight == 2**30 // (61 * 576 * 2 * 64)
+
+
+def test_quantised_weights_leave_embeddings_and_activations_in_16_bits() -> None:
+    layers, embeddings = 8_030_261_248 - 2 * 128_256 * 4096, 2 * 128_256 * 4096
+    assert LLAMA3_8B.weight_bytes(1.0) == layers + 2 * embeddings
+    options = {"memory_bytes": 80_000_000_000, "token_budget": 512, "max_seqs": 64}
+    activations = activation_bytes(LLAMA3_8B, token_budget=512, max_seqs=64)
+    left = gpu_kv_bytes(LLAMA3_8B, **options, weight_element_bytes=1.0)
+    assert left == 72_000_000_000 - layers - 2 * embeddings - activations
+
+
+def test_experts_need_activations_for_those_that_a_token_passes() -> None:
+    # 8 experts of 2048 and a shared one of 2048 are as wide as the dense layers' 18432: 3 x 18432 a token.
+    assert (
+        activation_bytes(DEEPSEEK_V3, token_budget=100, max_seqs=1)
+        == 100 * 2 * (3 * 7168 + max(4 * 128 * 192, 3 * 18432)) + 4 * 129_280
+    )
 
 
 def test_no_room_is_said() -> None:

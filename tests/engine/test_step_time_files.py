@@ -13,21 +13,23 @@ from engine.step_time.model import StepShape
 
 HEADER = '{"engine":"advise","version":"1","model":"m","dtype":"bfloat16","threads":2,"block_size":16}\n'
 KEY = Key("advise", "1", "cpu", "m", "bfloat16", 2)
-MODEL = CalibratedStepTime(Coefficients(0.01, 0.0, 1e-3, 1e-9, 2e-3, 3e-7), 0.02, 0.08, 123)
+BUMPS = (0.0, 0.001, 0.0, 0.03, 0.0, 0.0, 0.0, 0.0, 0.0)
+MODEL = CalibratedStepTime(Coefficients(0.01, 0.0, 1e-3, 1e-9, 2e-3, 3e-7), 0.02, 0.08, 123, BUMPS)
 
 
 def test_reads_what_the_engine_writes(tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
-    # The server's log has `rows` too; a step of no measured time is left out.
+    # Older logs list decode contexts; the server's log has `rows`, too; a step of no measured time is left out.
     path.write_text(
         HEADER
         + '{"step":1,"seconds":0.25,"prefill":[[64,0],[8,16]],"decode":[100,7],"rows":[["a",64,0]]}\n'
-        + '{"step":2,"seconds":0.0,"prefill":[],"decode":[100]}\n'
+        + '{"step":2,"seconds":0.5,"prefill":[],"decode_rows":3,"decode_context":90,"rows":[]}\n'
+        + '{"step":3,"seconds":0.0,"prefill":[],"decode":[100]}\n'
     )
     log = read_step_log(path)
     assert log.key() == KEY
-    assert log.shapes == (StepShape(((64, 0), (8, 16)), (100, 7)),)
-    assert log.seconds == (0.25,)
+    assert log.shapes == (StepShape(((64, 0), (8, 16)), 2, 107), StepShape((), 3, 90))
+    assert log.seconds == (0.25, 0.5)
 
 
 @pytest.mark.parametrize(

@@ -66,12 +66,12 @@ def test_tensor_parallel_speedups_of_distserve(small: str, large: str, tokens: i
     [(1, 46.8), (4, 48.8), (8, 69.7), (32, 87.9), (128, 189.3)],
 )
 def test_decode_of_yi_34b(rows: int, expected_ms: float) -> None:
-    assert milliseconds("sarathi-yi-34b-tp2", StepShape(decode=(1000,) * rows)) == pytest.approx(expected_ms)
+    assert milliseconds("sarathi-yi-34b-tp2", StepShape((), rows, 1000 * rows)) == pytest.approx(expected_ms)
 
 
 def test_decodes_ride_along_with_a_chunk() -> None:
     # Sarathi-Serve artifact: 1,021 prefill tokens and 3 decodes 217.65 ms, 1,024 prefill tokens 217.2 ms.
-    shape = StepShape(prefill=((1021, 0),), decode=(1000,) * 3)
+    shape = StepShape(((1021, 0),), 3, 3000)
     assert milliseconds("sarathi-yi-34b-tp2", shape) == pytest.approx(217.65, rel=0.02)
 
 
@@ -79,8 +79,8 @@ def test_distserve_decode_switches_fits_at_batch_95() -> None:
     # OPT-13B TP1 coefficients below and from 95 (DistServe, OSDI'24), 544 tokens of context each.
     below = 19.9347 + 6.2694e-4 * 94 * 544 + 0.038507 * 94
     above = 7.1662 + 5.798e-4 * 95 * 544 + 0.158311 * 95
-    assert milliseconds("distserve-opt-13b-tp1", StepShape(decode=(544,) * 94)) == pytest.approx(below)
-    assert milliseconds("distserve-opt-13b-tp1", StepShape(decode=(544,) * 95)) == pytest.approx(above)
+    assert milliseconds("distserve-opt-13b-tp1", StepShape((), 94, 94 * 544)) == pytest.approx(below)
+    assert milliseconds("distserve-opt-13b-tp1", StepShape((), 95, 95 * 544)) == pytest.approx(above)
 
 
 def test_niyama_has_two_pieces_for_mixed_batches() -> None:
@@ -88,7 +88,7 @@ def test_niyama_has_two_pieces_for_mixed_batches() -> None:
     small = 0.014936 + 5.88e-5 * 512 + 2.25e-5 * 500 + 3.63e-5 * 12 + 1.11e-7 * 12 * 1000 + 7.55e-7 * 300
     large = 0.005004 + 2.719e-5 * 513 + 6.863e-5 * 501 - 4.144e-5 * 12 + 1.663e-7 * 12 * 1000 + 2.727e-6 * 300
     for new, expected in ((500, small), (501, large)):
-        shape = StepShape(prefill=((new, 300),), decode=(1000,) * 12)
+        shape = StepShape(((new, 300),), 12, 12 * 1000)
         assert milliseconds("sarathi-llama-3-8b-tp1", shape) == pytest.approx(1e3 * expected)
 
 
@@ -103,7 +103,7 @@ def test_a_cached_prefix_saves_what_preble_says() -> None:
 
 def test_a_fit_answers_only_for_the_phases_that_were_published() -> None:
     with pytest.raises(ValueError, match="decode"):
-        milliseconds("sglang-llama-3-70b-h100-tp2", StepShape(decode=(100,)))
+        milliseconds("sglang-llama-3-70b-h100-tp2", StepShape((), 1, 100))
     covers = {p.id: p.step_time().covers for p in profiles.step_times()}
     assert covers["distserve-opt-66b-tp8"] == {"prefill"}
     assert covers["distserve-opt-13b-tp1"] == covers["sarathi-yi-34b-tp2"] == {"prefill", "decode"}

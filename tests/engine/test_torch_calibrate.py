@@ -24,17 +24,17 @@ LONG = replace(SHAPE, max_len=131_072)
 def test_designed_steps_fit_the_model_and_the_pool(shape: ModelShape) -> None:
     for seed in range(20):
         for step in design(shape, Random(seed)):
-            rows = [*step.prefill, *((1, context) for context in step.decode)]
-            assert all(context >= 0 and new + context <= shape.max_len for new, context in rows)
-            assert sum(new + context for new, context in rows) <= POOL_TOKENS
+            built = build_step(1, step, 16, 256, Random(0)).rows
+            assert all(0 <= row.start <= shape.max_len - len(row.tokens) for row in built)
+            assert sum(row.start + len(row.tokens) for row in built) <= POOL_TOKENS
 
 
 def test_a_pass_covers_both_phases_and_their_mixture() -> None:
     steps = design(LONG, Random(0))
     assert {new for step in steps for new, _ in step.prefill} == {16, 64, 128, 256, 512}
-    assert {len(step.decode) for step in steps if not step.prefill} == {1, 2, 4, 8, 16, 32}
-    assert any(step.prefill and step.decode for step in steps)
-    contexts = [context for step in steps for context in step.decode]
+    assert {step.decode_rows for step in steps if not step.prefill} == {1, 2, 4, 8, 16, 32}
+    assert any(step.prefill and step.decode_rows for step in steps)
+    contexts = [step.decode_context / step.decode_rows for step in steps if step.decode_rows]
     assert max(contexts) > 400
     assert min(contexts) < 64
 
@@ -43,15 +43,15 @@ def test_passes_differ_in_order_and_contexts() -> None:
     random = Random(0)
     first, second = design(LONG, random), design(LONG, random)
     assert first != second
-    assert sorted(len(step.decode) for step in first) == sorted(len(step.decode) for step in second)
+    assert sorted(step.decode_rows for step in first) == sorted(step.decode_rows for step in second)
     assert design(LONG, Random(0)) == first
 
 
 def test_rows_of_a_step_share_no_block() -> None:
-    shape = StepShape(prefill=((40, 24),), decode=(15, 16, 0))
+    shape = StepShape(((40, 24),), 3, 46)
     step = build_step(7, shape, 16, 256, Random(0))
     assert StepShape.of(step) == shape
-    assert [len(row.blocks) for row in step.rows] == [1, 2, 1, 4]
+    assert [len(row.blocks) for row in step.rows] == [1, 1, 2, 4]
     blocks = [block for row in step.rows for block in row.blocks]
     assert len(set(blocks)) == len(blocks)
     assert 0 not in blocks
@@ -73,7 +73,8 @@ def test_the_file_is_a_step_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(lines) == 2 * len(design(SHAPE, Random(0)))
     assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
     assert all(
-        line["seconds"] > 0 and line.keys() == {"step", "seconds", "prefill", "decode"} for line in lines
+        line["seconds"] > 0 and line.keys() == {"step", "seconds", "prefill", "decode_rows", "decode_context"}
+        for line in lines
     )
 
 
@@ -94,7 +95,7 @@ def test_seconds_are_those_of_the_step_that_is_named() -> None:
 
     sleeper = Sleeper()
     measured = list(calibrate.measure(sleeper, block_size=16, seconds=0, seed=1))  # type: ignore[arg-type]
-    tokens = [sum(new for new, _ in shape.prefill) + len(shape.decode) for shape, _ in measured]
+    tokens = [shape.tokens for shape, _ in measured]
     assert all(seconds >= 1e-4 * count for count, (_, seconds) in zip(tokens, measured, strict=True))
     assert sleeper.ran == len(measured) + len(set(tokens))
 
