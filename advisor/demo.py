@@ -15,7 +15,7 @@ from rich.console import Console
 
 from advisor.advice.analysis import Analysis
 from advisor.advice.resolve import TargetOptions
-from advisor.advice.target import CPU, Slo
+from advisor.advice.target import CPU
 from advisor.analyze import AnalyzeOptions, analyze
 from advisor.deploy import launch as launching
 from advisor.deploy.calibrate import CalibrationResult, calibrate
@@ -28,6 +28,7 @@ from advisor.report.rows import row
 from advisor.report.terminal import show_analysis
 from advisor.report.verdict import ReplayTalk, show_results
 from advisor.samples import ChatService, write_sample
+from advisor.simulation.slo import Slo
 from advisor.validation.session import load_of
 from advisor.validation.validate import Options, validate
 from advisor.validation.verdict import Result

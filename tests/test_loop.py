@@ -12,13 +12,13 @@ import pytest
 from helpers.embedded import embedded_folder
 
 from advisor.advice.resolve import TargetOptions
-from advisor.advice.target import Slo
 from advisor.analyze import AnalyzeOptions, analyze
 from advisor.deploy import launch as launching
 from advisor.deploy.files import write_plan_files
 from advisor.logs.save import save
 from advisor.logs.trace import Trace
 from advisor.samples import ChatService, write_sample
+from advisor.simulation.slo import Slo
 from advisor.validation.validate import Options, validate
 from advisor.validation.verdict import Result
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from advisor.advice.target import Slo
 from advisor.logs.trace import BoolColumn, Trace
+from advisor.simulation.slo import Slo
 from advisor.workload.drift import HOUR_S
 
 FEWEST_JUDGED = 100  # requests in an hour; fewer make its attainment a guess (ours)

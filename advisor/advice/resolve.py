@@ -16,7 +16,8 @@ from pydantic import ValidationError
 from advisor.advice import profiles
 from advisor.advice.links import parse_link
 from advisor.advice.machine import Machine
-from advisor.advice.target import CPU, Dtype, Objective, Origin, Slo, Stack, Target
+from advisor.advice.target import CPU, Dtype, Objective, Origin, Stack, Target
+from advisor.simulation.slo import Slo
 from engine import __version__
 from engine.errors import InputError
 from engine.fetch import EMBEDDED_NAME, model_name

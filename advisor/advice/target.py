@@ -10,28 +10,15 @@ from typing import Literal
 
 from pydantic import Field
 
+from advisor.simulation.slo import Slo
 from engine.config import Config
 
 Origin = Literal["flag", "target file", "log", "this machine", "preset"]
 Stack = Literal["advise", "vllm", "sglang", "trtllm"]
-Dtype = Literal["auto", "bfloat16", "float16", "float32"]
-Objective = Literal["goodput", "throughput"]
+Dtype = Literal["auto", "bfloat16", "float16", "float32", "fp8", "fp4", "int8", "int4"]
+Objective = Literal["goodput", "tbt", "throughput"]
 
 CPU = "cpu"  # the device name of this machine's cores
-
-
-class Slo(Config):
-    """Latency targets of one request; null: not asked for. `attainment`: the share that must keep them."""
-
-    ttft_s: float | None = Field(None, gt=0, description="time to first token, seconds")
-    tpot_s: float | None = Field(None, gt=0, description="mean time per output token after the first, seconds")
-    tbt_s: float | None = Field(None, gt=0, description="largest gap between tokens, seconds")
-    attainment: float = Field(0.90, gt=0, le=1, description="share of requests that keep every target")
-
-    @property
-    def gap_s(self) -> float | None:
-        """The per-token target a step must fit in, seconds: TBT, else TPOT as if it were TBT."""
-        return self.tbt_s if self.tbt_s is not None else self.tpot_s
 
 
 class Target(Config):

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from advisor.advice.target import Slo
 from advisor.report.progress import Advance
+from advisor.simulation.slo import Slo
 from advisor.validation.gates import Gate
 from advisor.validation.metrics import Latency
 from advisor.validation.replay import Counts

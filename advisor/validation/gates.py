@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from advisor.advice.target import Slo
+from advisor.simulation.slo import Slo
 from advisor.validation.metrics import Latencies
 from advisor.validation.record import Record
 from advisor.validation.replay import ABORT_SHARE, End

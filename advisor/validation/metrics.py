@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from pydantic import Field
 
-from advisor.advice.target import Slo
+from advisor.simulation.slo import Slo
 from advisor.validation.record import Record
 from advisor.workload.model import Report
 

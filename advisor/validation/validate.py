@@ -16,8 +16,8 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from advisor.advice.target import Slo
 from advisor.logs.trace import Trace
+from advisor.simulation.slo import Slo
 from advisor.validation import endpoint as endpoints
 from advisor.validation import gates, metrics, refuse, verdict
 from advisor.validation.client import Client, Exchange, body_of, open_client

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field, InstanceOf
 
-from advisor.advice.target import Slo
+from advisor.simulation.slo import Slo
 from advisor.validation.gates import Gate
 from advisor.validation.metrics import Latencies, Score
 from advisor.validation.record import Record, write_records

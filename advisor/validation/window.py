@@ -14,11 +14,10 @@ import numpy as np
 
 from advisor.logs.trace import FloatColumn, IntColumn, Trace
 from advisor.units import parse_seconds
-from advisor.workload.arrivals import find_tick
+from advisor.workload.arrivals import spread_trace
 from engine.errors import InputError
 
 DEFAULT_WINDOW = "busiest:10m"
-_SPREAD_SEED = 0  # one schedule for one trace, so that two configurations meet the same arrivals
 _HINT = "--window busiest:10m, --window all, or --window 60..120"
 
 
@@ -47,7 +46,7 @@ def select(trace: Trace, spec: str = DEFAULT_WINDOW) -> Window:
     Requests whose output length is unknown cannot be forced to it and are left out, counted. Where the log's
     clock is coarse, arrivals are spread evenly at random within its tick. Raises InputError.
     """
-    trace, tick_s = _spread(trace)
+    trace, tick_s = spread_trace(trace)
     if len(trace) == 0:
         raise InputError("the trace holds no requests", hint="advise analyze LOG")
     first, last, length_s = _range(trace, spec)
@@ -65,16 +64,6 @@ def select(trace: Trace, spec: str = DEFAULT_WINDOW) -> Window:
     )
     due_s = chosen.arrival_s - chosen.arrival_s[0]
     return Window(spec, chosen, known, due_s, length_s, left_out=len(rows) - len(known), tick_s=tick_s)
-
-
-def _spread(trace: Trace) -> tuple[Trace, float | None]:
-    """The trace with stamps of one tick spread over it, in the same order; equal stamps would be a burst."""
-    tick_s = find_tick(np.diff(trace.arrival_s))
-    if tick_s is None:
-        return trace, None
-    within = np.random.default_rng(_SPREAD_SEED).uniform(0.0, tick_s, len(trace))
-    arrivals = np.sort(trace.arrival_s + within)
-    return replace(trace, arrival_s=arrivals - arrivals[0]), tick_s
 
 
 def _range(trace: Trace, spec: str) -> tuple[int, int, float]:

@@ -6,15 +6,18 @@ spreading the stamps within the tick gives 1.0. So gaps are judged on spread sta
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from advisor.logs.trace import FloatColumn, IntColumn, Totals
+from advisor.logs.trace import FloatColumn, IntColumn, Totals, Trace
 from advisor.workload.model import Arrivals
 
 DISPERSION_WINDOWS_S = (1, 10, 60)
 PEAK_WINDOWS_S = (10, 60)
 BURST_GAP_S = 0.010
 TICK_SHARE = 0.05  # of gaps that are 0, and of the others that are one tick (ours; equal for Poisson arrivals)
+_SPREAD_SEED = 0  # as of every validation of the same plan
 CLOCK_S = 1e-6  # gaps are compared at this resolution
 
 
@@ -89,6 +92,19 @@ def filled_windows(stamps: FloatColumn, window_s: float) -> tuple[FloatColumn, i
         return np.zeros(0), 0
     index, windows = _window_of(stamps, window_s)
     return np.unique(index, return_counts=True)[1].astype(np.float64), windows
+
+
+def spread_trace(trace: Trace) -> tuple[Trace, float | None]:
+    """The trace with stamps of one clock tick spread over it, in the same order, and the tick, seconds.
+
+    Equal stamps would be a burst to whoever replays them. The same trace gives the same stamps. None: no tick.
+    """
+    tick_s = find_tick(np.diff(trace.arrival_s))
+    if tick_s is None:
+        return trace, None
+    within = np.random.default_rng(_SPREAD_SEED).uniform(0.0, tick_s, len(trace))
+    arrivals = np.sort(trace.arrival_s + within)
+    return replace(trace, arrival_s=arrivals - arrivals[0]), tick_s
 
 
 def dispersion(counts: FloatColumn, windows: int | None = None) -> float | None:

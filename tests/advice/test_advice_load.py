@@ -8,7 +8,8 @@ from helpers.workloads import workload
 
 from advisor.advice.advise import advise
 from advisor.advice.load import Traffic, load_limit, running_rows, utilisation
-from advisor.advice.target import Slo, Target
+from advisor.advice.target import Target
+from advisor.simulation.slo import Slo
 from engine.step_time.calibrated import CalibratedStepTime, Coefficients
 from engine.step_time.files import Key
 

@@ -18,10 +18,11 @@ from advisor.advice.advise import advise
 from advisor.advice.analysis import Analysis, LogSummary, Meta
 from advisor.advice.drift import PlanDrift, compare, compare_to, load_analysis
 from advisor.advice.resolve import NoTarget
-from advisor.advice.target import Slo, Target
+from advisor.advice.target import Target
 from advisor.deploy.files import write_plan_files
 from advisor.logs.trace import Trace
 from advisor.report.drift import show_drift
+from advisor.simulation.slo import Slo
 from advisor.workload.measure import measure
 from advisor.workload.models import ModelRows
 from engine.errors import InputError

@@ -12,8 +12,9 @@ from advisor.advice.advise import advise
 from advisor.advice.analysis import Analysis, LogSummary, Meta
 from advisor.advice.machine import Machine
 from advisor.advice.resolve import TargetOptions, load_target, resolve_target
-from advisor.advice.target import Slo, Target
+from advisor.advice.target import Target
 from advisor.deploy.files import edited_files, write_plan_files
+from advisor.simulation.slo import Slo
 from engine.config_file import read_config
 from engine.errors import InputError
 from engine.step_time.calibrated import CalibratedStepTime, Coefficients

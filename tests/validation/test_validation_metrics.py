@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from advisor.advice.target import Slo
+from advisor.simulation.slo import Slo
 from advisor.validation.gates import Gate, judge
 from advisor.validation.metrics import gaps_s, latencies, miss, score, tokens_per_chunk, tpot_s, ttft_s
 from advisor.validation.record import Record, write_records

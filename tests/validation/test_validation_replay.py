@@ -20,7 +20,7 @@ import pytest
 from helpers.fake_server import Program, fake_server
 from helpers.replay_traces import steady_trace
 
-from advisor.advice.target import Slo
+from advisor.simulation.slo import Slo
 from advisor.validation.metrics import tpot_s, ttft_s
 from advisor.validation.refuse import Load
 from advisor.validation.replay import Counts
@@ -205,7 +205,7 @@ def test_ctrl_c_gives_what_came_back_so_far_marked() -> None:
     code = (
         "import sys\n"
         "from helpers.replay_traces import steady_trace\n"
-        "from advisor.advice.target import Slo\n"
+        "from advisor.simulation.slo import Slo\n"
         "from advisor.validation.validate import Options, Silent, validate\n"
         "class Talk(Silent):\n"
         "    def tick(self, counts):\n"

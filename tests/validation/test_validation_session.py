@@ -11,8 +11,9 @@ from helpers.fake_server import Program, fake_server
 from helpers.replay_traces import block_trace
 
 from advisor.advice.plan import Candidate, Plan, StepTimeUse
-from advisor.advice.target import Slo, Target
+from advisor.advice.target import Target
 from advisor.cli import run
+from advisor.simulation.slo import Slo
 from advisor.validation.load import window_load
 from advisor.validation.window import select
 from engine.config import PoolConfig, RouterConfig

@@ -11,7 +11,8 @@ from helpers.workloads import lengths, workload
 from advisor.advice.advise import Advice, advise
 from advisor.advice.resolve import NoTarget
 from advisor.advice.rules import ALL_RULES
-from advisor.advice.target import Slo, Target
+from advisor.advice.target import Target
+from advisor.simulation.slo import Slo
 from advisor.workload.measure import measure
 from advisor.workload.model import Distribution, Workload
 from advisor.workload.turns_off import TURNS_OFF, findings_off
