@@ -19,6 +19,7 @@ from advisor.advice.advise import advise
 from advisor.advice.analysis import Analysis, LogSummary, Meta
 from advisor.advice.machine import Machine, detect_machine
 from advisor.advice.resolve import NoTarget, TargetOptions, resolve_target
+from advisor.advice.simulated import SimulationOptions
 from advisor.advice.steps import Calibrations
 from advisor.advice.target import Target
 from advisor.deploy.calibrate import step_times_path
@@ -71,7 +72,8 @@ def analyze(
     )
     target = _target(options, workload.model, machine)
     calibrations = _calibrations(options)
-    advice = advise(faster(workload, options.rate), target, calibrations)
+    simulation = SimulationOptions(seed=options.seed, rate=options.rate, processes=options.read.processes)
+    advice = advise(faster(workload, options.rate), target, calibrations, trace=trace, simulation=simulation)
     traits = _traits(workload, target)
     return Analysis(
         meta=Meta(

@@ -9,8 +9,9 @@ say what would change with some.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from advisor.advice.backtest import Measured
 from advisor.advice.finding import Finding
 from advisor.advice.flips import ASSUMED_HITS, flip_points
 from advisor.advice.links import links_of
@@ -19,9 +20,15 @@ from advisor.advice.planner import make_plan
 from advisor.advice.resolve import NoTarget
 from advisor.advice.rules import budget, capacity, data_quality, hosted, prefix, prompts, risks, split
 from advisor.advice.rules.formulas import remote_reuse_bandwidth
+from advisor.advice.simulated import SimulationOptions, simulate_plan
+from advisor.advice.simulated_plan import plan_of
 from advisor.advice.situation import Situation, draw, longest_prompt
+from advisor.advice.sizing import BLOCK_SIZE
 from advisor.advice.steps import Calibrations
 from advisor.advice.target import Target
+from advisor.logs.trace import Trace
+from advisor.simulation.from_trace import load_of
+from advisor.workload.arrivals import spread_trace
 from advisor.workload.model import Distribution, UnknownField, Workload
 from engine.errors import MachineError
 from engine.step_time.model import StepShape
@@ -52,12 +59,16 @@ def advise(
     target: Target | NoTarget,
     calibrations: Calibrations | None = None,
     *,
+    trace: Trace | None = None,
+    simulation: SimulationOptions | None = None,
     no_operations: bool = False,
 ) -> Advice:
     """Apply every rule that the workload and the target allow, and plan where both are known.
 
-    `calibrations` are step times measured on the target's own engine. `no_operations`: nobody would run a
-    deployment. Raises InputError where the target names a model or GPU that is not known.
+    `calibrations` are step times measured on the target's own engine. With the `trace` that was measured the
+    plan is found by simulation, as `simulation` says; without it the rules make one that is `undecided`.
+    `no_operations`: nobody would run a deployment. Raises InputError where the target names a model or GPU that
+    is not known, MachineError where simulating needs more than this machine has.
     """
     always = _hardware_free(workload)
     if isinstance(target, NoTarget):
@@ -70,7 +81,11 @@ def advise(
     except MachineError as error:
         return _no_plan([*always, _caching_alone(workload)], f"{error.message}: {error.why}")
     plan = _plan(situation)
-    if situation.hit is None:
+    load = None if trace is None else load_of(spread_trace(trace)[0], BLOCK_SIZE)
+    if trace is not None and load is not None and len(load) and load.span_s > 0:
+        options = replace(simulation or SimulationOptions(), measured=Measured.of(trace))
+        plan = plan_of(situation, simulate_plan(situation, load, calibrations or {}, options))
+    elif situation.hit is None:
         assumed = [(hit, _plan(draw(workload, target, calibrations or {}, hit))) for hit in ASSUMED_HITS]
         plan = plan.model_copy(update={"flips": flip_points("hit_rate_tokens", plan, assumed)})
     impossible, order = _infeasible(situation), _queue_order(situation)

@@ -7,7 +7,7 @@ under `unknown`.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field
 
@@ -51,6 +51,21 @@ class Candidate(Report):
     rejected: str | None = Field(None, description="why the candidate is out; null where it is not")
 
 
+class Simulation(Report):
+    """What the plan's figures rest on."""
+
+    requests: int = Field(description="requests of the log that were simulated")
+    simulated: int = Field(description="requests simulated by the search, all candidates together")
+    needed_rps: float = Field(description="mean rate of the log, times --rate: what to plan for")
+    why: str = Field(description="why the verdict is what it is")
+    random: dict[str, Any] | None = Field(
+        None, description="the best of random search at as many simulated requests, goodput per GPU"
+    )
+    at_needed: dict[str, float | None] | None = Field(
+        None, description="the chosen candidate at the rate to plan for"
+    )
+
+
 class Plan(Report):
     """What to run for this traffic on this target."""
 
@@ -60,7 +75,7 @@ class Plan(Report):
     attribution: tuple[dict[str, Any], ...] | None = None
     chosen: str | None = Field(description="name of the chosen candidate; null when infeasible")
     runner_up: str | None = None
-    margin: dict[str, float] | None = None
+    margin: dict[str, float | None] | None = None
     verdict: PlanVerdict
     gpus_needed: int | None = None
     usd_per_month: float | None = None
@@ -69,6 +84,7 @@ class Plan(Report):
     mean_trap: dict[str, Any] | None = None
     backtest: dict[str, Any] | None = None
     runs_on: dict[str, str] = Field(description="per engine: `yes`, or why it cannot launch this plan")
+    simulation: Simulation | None = None
     files: tuple[str, ...] = ()
     reasons: dict[str, str] = Field(
         default_factory=dict, description="why each chosen value is what it is, by dotted path in engine.yaml"
@@ -88,5 +104,7 @@ class Plan(Report):
 
 
 def served_model(target: Target) -> ModelConfig:
-    """The model part of the bundled engine's configuration for a target."""
-    return ModelConfig(name=target.model, path=target.model_path, dtype=target.dtype, max_len=target.max_len)
+    """The model part of the bundled engine's configuration; for numbers that it lacks it takes its own."""
+    own = get_args(ModelConfig.model_fields["dtype"].annotation)
+    dtype = target.dtype if target.dtype in own else "auto"
+    return ModelConfig(name=target.model, path=target.model_path, dtype=dtype, max_len=target.max_len)

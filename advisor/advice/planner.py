@@ -13,6 +13,7 @@ from advisor.advice.rules.capacity import SIZING_LOAD
 from advisor.advice.rules.prefix import MATTERS
 from advisor.advice.situation import Situation
 from advisor.advice.sizing import BLOCK_SIZE
+from advisor.advice.target import Target
 from engine.config import EngineConfig, PoolConfig, RouterConfig
 from engine.launchable import why_not_launchable
 
@@ -43,10 +44,7 @@ def make_plan(situation: Situation, *, feasible: bool, prefix_first: bool) -> Pl
         kv_tokens=s.sizing.kv_tokens,
         rejected=None if feasible else "a latency target is below what the device can do alone (ADV401)",
     )
-    target = s.target
-    if s.steps.dtype != target.dtype:  # `auto`, and a calibration says what this machine took
-        origins = {**target.origins, "dtype": "this machine"}
-        target = target.model_copy(update={"dtype": s.steps.dtype, "origins": origins})
+    target = with_dtype(s)
     return Plan(
         target=target,
         step_time=s.steps.use,
@@ -55,7 +53,7 @@ def make_plan(situation: Situation, *, feasible: bool, prefix_first: bool) -> Pl
         verdict="undecided" if feasible else "infeasible",
         gpus_needed=_gpus_needed(s) if feasible else None,
         runs_on={
-            "advise": _runs_here(s, EngineConfig(pools=(pool,), router=router, model=served_model(target)))
+            "advise": runs_here(s, EngineConfig(pools=(pool,), router=router, model=served_model(target)))
         },
         files=FILES if feasible else tuple(name for name in FILES if name != "engine.yaml"),
         reasons=_reasons(s, pool, router),
@@ -74,7 +72,17 @@ def _gpus_needed(s: Situation) -> int:
     return math.ceil(s.sizing.load * s.instances / SIZING_LOAD) * (s.gpus // s.instances)
 
 
-def _runs_here(s: Situation, config: EngineConfig) -> str:
+def with_dtype(s: Situation) -> Target:
+    """The target with the numbers that its step times were measured in, where it says `auto`."""
+    target = s.target
+    if s.steps.dtype == target.dtype:
+        return target
+    origins = {**target.origins, "dtype": "this machine"}
+    return target.model_copy(update={"dtype": s.steps.dtype, "origins": origins})
+
+
+def runs_here(s: Situation, config: EngineConfig) -> str:
+    """Whether the bundled engine can launch it: `yes`, or why not."""
     if s.target.stack != "advise":
         return f"no: the plan is for {s.target.stack}"
     if not s.target.on_cpu:

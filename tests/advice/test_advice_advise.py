@@ -13,7 +13,8 @@ from advisor.advice.plan import Plan
 from advisor.advice.profiles import model
 from advisor.advice.resolve import NoTarget
 from advisor.advice.situation import hit_at
-from advisor.advice.target import Slo, Target
+from advisor.advice.target import Target
+from advisor.simulation.slo import Slo
 from engine.config import EngineConfig
 from engine.step_time.calibrated import CalibratedStepTime, Coefficients
 from engine.step_time.files import Key
@@ -245,7 +246,7 @@ def test_max_seqs_keep_the_per_token_target_and_the_memory() -> None:
     plan = planned(advise(workload(), cpu(), {KEY: STEPS}))
     assert plan.choice is not None
     pool = plan.choice.pools[0]
-    assert 1.2 * STEPS.seconds(StepShape(decode=(430,) * pool.max_seqs)) <= 0.15
+    assert 1.2 * STEPS.seconds(StepShape((), pool.max_seqs, 430 * pool.max_seqs)) <= 0.15
     tight = planned(advise(workload(), cpu(memory_bytes=4 * 1600 * 23_040), {KEY: STEPS})).choice
     assert tight is not None
     assert tight.pools[0].max_seqs == 3  # 1,584 tokens of KV, 460 a request

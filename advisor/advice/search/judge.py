@@ -1,0 +1,234 @@
+"""Judging a layout: its goodput on a load, by simulation, with what it is like at that rate.
+
+One job is one layout on one part of the load; jobs know nothing of each other and run in any process, with the
+same result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from advisor.advice.search.hardware import Hardware
+from advisor.advice.search.layout import Layout
+from advisor.logs.trace import FloatColumn
+from advisor.simulation.bootstrap import Graded
+from advisor.simulation.deployment import Deployment, Pool, Transport
+from advisor.simulation.from_trace import with_assumed_hits
+from advisor.simulation.goodput import Attainment, Capacity, Objective, Patient, Scale, goodput, throughput
+from advisor.simulation.load import Load
+from advisor.simulation.outcome import Outcome
+from advisor.simulation.scaling import scaled, time_scaled
+from advisor.simulation.simulate import Turns, Watch, simulate
+from advisor.simulation.slo import Slo
+
+LOWEST, HIGHEST = 1 / 64, 64.0  # times the predicted rate: where the search for goodput gives up (ours)
+OUTWARD = 1.15  # from a rate to the next while all keep the goal, or none; its powers follow (ours)
+MOST_GRADED = 8  # complete simulations of a finalist (ours)
+FEWEST_SESSIONS = 50  # with fewer, a rate made of whole sessions is too coarse (ours)
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What is asked of a layout, and of which load. `tbt`: Sarathi-Serve's capacity instead of attainment."""
+
+    slo: Slo
+    objective: Literal["goodput", "tbt", "throughput"] = "goodput"
+    turns: Turns = "open"
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One layout to judge on some requests of the load.
+
+    `requests`: about how many each simulation has, the busiest of the load; 0: all. `start_rps` is the
+    predicted goodput; `tolerance` how closely it is found. `graded`: every simulation runs to its end. `slo`,
+    `reuse` (the share of requests that share prefixes) and `assumed_hit` are moved for flip points.
+    """
+
+    layout: Layout
+    hardware: Hardware
+    requests: int
+    start_rps: float
+    tolerance: float
+    graded: bool = False
+    slo: Slo | None = None
+    reuse: float = 1.0
+    assumed_hit: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AtRate:
+    """What a layout is like at one rate. Times in seconds, None where no request was served."""
+
+    rate_rps: float
+    attainment: float
+    ttft_p90_s: float | None
+    tpot_p90_s: float | None
+    tbt_p99_s: float | None
+    hit_rate_tokens: float | None
+    e2e_p99_s: float | None
+    preemptions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A layout with its goodput, requests/s over all its GPUs: `low_rps` kept the goal, `high_rps` did not."""
+
+    layout: Layout
+    low_rps: float
+    high_rps: float | None
+    below_rps: float | None
+    at: AtRate | None
+    graded: tuple[Graded, ...]
+    simulated: int
+
+    @property
+    def per_gpu(self) -> float:
+        """Goodput over GPUs, requests/s."""
+        return self.low_rps / self.layout.gpus
+
+
+def judge(job: Job, load: Load, goal: Goal) -> Judged:
+    """The goodput of a job's layout; with objective `throughput`, requests/s when all are there at once."""
+    load = load if job.reuse == 1.0 else with_reuse(load, job.reuse)
+    load = load if job.assumed_hit is None else with_assumed_hits(load, job.assumed_hit)
+    goal = goal if job.slo is None else replace(goal, slo=job.slo)
+    part = busiest_part(load, job.requests, job.start_rps)
+    if goal.objective == "throughput":
+        rate, outcome = throughput(lambda every, watch: _run(job, every, goal, watch), part)
+        return Judged(job.layout, rate, None, None, _at_rate(rate, outcome, goal.slo), (), len(part))
+    if goal.objective == "goodput" and job.graded:
+        return _close_in(job, part, goal)
+    objective: Objective = Attainment(goal.slo)
+    if goal.objective == "tbt":
+        objective = Capacity(goal.slo.gap_s or np.inf)
+    start = job.start_rps / _rate_rps(part)
+    found = goodput(
+        lambda some, watch: _run(job, some, goal, watch),
+        part,
+        objective,
+        scale=_scale_of(part, goal.seed),
+        lowest=start * LOWEST,
+        highest=start * HIGHEST,
+        start=start,
+        tolerance=job.tolerance,
+        check=job.graded,
+    )
+    best = found.best
+    at = None if best is None else _at_rate(best.rate_rps, best.outcome, goal.slo)
+    return Judged(job.layout, found.low_rps, found.high_rps, found.below_rps, at, (), found.simulated)
+
+
+def _close_in(job: Job, part: Load, goal: Goal) -> Judged:
+    """The goodput from complete simulations, each at the rate where those before put the attainment wanted.
+
+    They serve for its interval too, so that a plan's last simulations are used twice.
+    """
+    wanted = goal.slo.attainment
+    tried: list[tuple[float, float, Outcome]] = []  # rate, attainment
+    rate = job.start_rps
+    while len(tried) < MOST_GRADED:
+        outcome = _at_factor(job, part, goal, rate)
+        tried.append((rate, outcome.attainment(goal.slo), outcome))
+        tried.sort(key=lambda one: one[0])
+        low = max((one for one in tried if one[1] >= wanted), key=lambda one: one[0], default=None)
+        high = min((one for one in tried if one[1] < wanted), key=lambda one: one[0], default=None)
+        if low is None or high is None:
+            step = OUTWARD ** len(tried)
+            rate = low[0] * step if low is not None else tried[0][0] / step
+            continue
+        if high[0] <= low[0] * (1 + job.tolerance):
+            break
+        share = min(0.75, max(0.25, (low[1] - wanted) / (low[1] - high[1])))
+        rate = low[0] * (high[0] / low[0]) ** share
+    missed = [one[0] for one in tried if one[1] < wanted and low is not None and one[0] < low[0]]
+    return Judged(
+        job.layout,
+        0.0 if low is None else low[0],
+        None if high is None else high[0],
+        min(missed, default=None),
+        None if low is None else _at_rate(low[0], low[2], goal.slo),
+        tuple(Graded(rate, outcome.arrival_s, outcome.kept(goal.slo)) for rate, _, outcome in tried),
+        sum(len(outcome) for _, _, outcome in tried),
+    )
+
+
+def at_rate(job: Job, load: Load, goal: Goal, rate_rps: float) -> AtRate:
+    """What the layout is like at a rate, however bad."""
+    part = busiest_part(load, job.requests, rate_rps)
+    return _at_rate(rate_rps, _at_factor(job, part, goal, rate_rps), goal.slo)
+
+
+def busiest_part(load: Load, requests: int, rate_rps: float) -> Load:
+    """The busiest stretch of the load that has about `requests` at `rate_rps`; 0: all of it."""
+    if not requests or len(load) == 0 or load.span_s == 0:
+        return load
+    factor = rate_rps * load.span_s / len(load)
+    wanted = max(1, round(requests / max(1.0, factor)))
+    if wanted >= len(load):
+        return load
+    spans = load.arrival_s[wanted - 1 :] - load.arrival_s[: len(load) - wanted + 1]
+    first = int(np.argmin(spans))
+    return load.take(np.arange(first, first + wanted))
+
+
+def with_reuse(load: Load, share: float) -> Load:
+    """The load with only a share of its requests sharing prefixes; a smaller share is a subset of a larger."""
+    rank = np.random.default_rng(len(load)).permutation(len(load)) / max(1, len(load))
+    runs = tuple(own if r < share else () for own, r in zip(load.runs, rank.tolist(), strict=True))
+    return replace(load, runs=runs)
+
+
+def simulate_layout(
+    load: Load, layout: Layout, hardware: Hardware, turns: Turns = "open", watch: Watch | None = None
+) -> Outcome:
+    """What becomes of each request of a load under a layout."""
+    deployment = Deployment(
+        pools=tuple(Pool(pool, hardware.step_time(pool.tp)) for pool in layout.pools),
+        router=layout.router,
+        transport=Transport(hardware.link_bytes_per_s / hardware.link_factor, hardware.kv_bytes_per_token),
+    )
+    return simulate(load, deployment, turns=turns, watch=watch)
+
+
+def _run(job: Job, load: Load, goal: Goal, watch: Watch) -> Outcome:
+    return simulate_layout(load, job.layout, job.hardware, goal.turns, watch)
+
+
+def _at_factor(job: Job, part: Load, goal: Goal, rate_rps: float) -> Outcome:
+    """The whole of a part at a rate, nobody watching."""
+    factor = rate_rps / _rate_rps(part)
+    return _run(job, _scale_of(part, goal.seed)(part, factor), goal, Patient())
+
+
+def _rate_rps(load: Load) -> float:
+    return len(load) / load.span_s if load.span_s > 0 else 1.0
+
+
+def _scale_of(load: Load, seed: int) -> Scale:
+    """Whole sessions come and go with the rate; where there are few, times between requests shrink instead."""
+    if len(load) and int(load.session.max()) + 1 < FEWEST_SESSIONS:
+        return time_scaled
+    return lambda some, factor: scaled(some, factor, seed)
+
+
+def _at_rate(rate_rps: float, outcome: Outcome, slo: Slo) -> AtRate:
+    return AtRate(
+        rate_rps,
+        outcome.attainment(slo),
+        _percentile(outcome.ttft_s, 90),
+        _percentile(outcome.tpot_s, 90),
+        outcome.gap_quantile(0.99),
+        outcome.hit_rate_tokens,
+        _percentile(outcome.e2e_s, 99),
+        outcome.preemptions,
+    )
+
+
+def _percentile(values: FloatColumn, q: float) -> float | None:
+    known = values[np.isfinite(values)]
+    return float(np.percentile(known, q)) if len(known) else None

@@ -1,0 +1,290 @@
+"""The plan by simulation: everything that is simulated for a plan, in order, and what came of it.
+
+    layouts -> search -> attribution -> decision -> flip points, mean trap, GPUs needed
+
+Owns that order and what each part costs; makes no sentence for the user and writes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from advisor.advice.backtest import Backtest, Measured, backtest
+from advisor.advice.links import links_of
+from advisor.advice.rules.capacity import DISPERSION_10S
+from advisor.advice.rules.split import SHORT_PROMPT, SMALL_MODEL
+from advisor.advice.search import attribution
+from advisor.advice.search.bounds import SUSTAINED, predicted_rps
+from advisor.advice.search.decide import Decision, decide
+from advisor.advice.search.flips import find_flips
+from advisor.advice.search.hardware import Hardware
+from advisor.advice.search.judge import AtRate, Goal, Job, Judged, at_rate
+from advisor.advice.search.layout import DEGREES, Layout, colocated, layouts
+from advisor.advice.search.run import Judges
+from advisor.advice.search.search import Found, Search
+from advisor.advice.situation import Situation
+from advisor.advice.sizing import ModelCopy
+from advisor.advice.steps import Calibrations, choose_step_times
+from advisor.advice.target import Target
+from advisor.simulation.from_trace import with_assumed_hits
+from advisor.simulation.load import Load
+from advisor.simulation.scaling import busiest, time_scaled
+from engine.config import PoolConfig
+from engine.errors import MachineError
+
+PART = 1500  # requests of a simulation for the attribution table and for moved step times (ours)
+PART_TOLERANCE = 0.05
+PEAK_S = 600.0  # the busiest window, that GPUs are counted for
+HEADROOM = 1.1  # of its rate (ours)
+MOST_GPUS = 512
+
+Progress = Callable[[str, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """All that was simulated for one plan. `needed_rps`: the mean rate to plan for."""
+
+    found: Found
+    control: Judged
+    decision: Decision
+    attribution: tuple[tuple[str, Judged], ...]
+    flips: tuple[dict[str, Any], ...]
+    mean_trap: dict[str, Any] | None
+    random: Judged | None
+    at_log_rate: AtRate | None
+    gpus_needed: int | None
+    needed_rps: float
+    goal: Goal
+    requests: int
+    backtest: Backtest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationOptions:
+    """What may be said about simulating.
+
+    `control` is what runs now, None: the bundled engine's defaults; `measured` what the log says of it, for the
+    backtest. `rate`: plan for so many times the log's arrivals. `processes`: None for one a core.
+    `progress(what, requests)` hears of every simulation.
+    """
+
+    control: Layout | None = None
+    measured: Measured | None = None
+    seed: int = 0
+    rate: float = 1.0
+    processes: int | None = None
+    progress: Progress | None = None
+
+
+def simulate_plan(
+    s: Situation, load: Load, calibrations: Calibrations, options: SimulationOptions
+) -> Simulated:
+    """Search, compare and decide for a situation, on the requests of its log. Raises MachineError."""
+    goal = Goal(s.target.slo, _objective(s.target), seed=options.seed)
+    hardware, error, tested = hardware_of(s, calibrations), s.steps.use.error_p90, None
+    if options.control is not None and options.measured is not None:
+        tested = backtest(load, options.measured, options.control, hardware)
+        if tested.helps:
+            hardware = hardware.moved(prefill=tested.prefill_factor, decode=tested.decode_factor)
+            error = tested.error_after
+    load = load if options.rate == 1.0 else time_scaled(load, options.rate)
+    if s.hit_basis == "cached tokens of the log" and s.hit:
+        load = with_assumed_hits(load, s.hit)
+    with Judges(load, goal, options.processes) as judges:
+        work = _Work(s, load, goal, hardware, error, judges.map, options.progress)
+        found = work.run(options.control or default_layout(hardware, work.gpus))
+    return replace(found, backtest=tested)
+
+
+def hardware_of(s: Situation, calibrations: Calibrations) -> Hardware:
+    """The devices of the target for the model, for every TP that the model's heads allow."""
+    target, shape = s.target, s.shape
+    degrees = (1,) if target.on_cpu else [tp for tp in DEGREES if shape.heads % tp == 0]
+    times = {tp: choose_step_times(target, shape, tp, calibrations) for tp in degrees}
+    return Hardware(
+        on_cpu=target.on_cpu,
+        step_times={tp: chosen.model for tp, chosen in times.items()},
+        copies={tp: ModelCopy(target, shape, tp, chosen.dtype) for tp, chosen in times.items()},
+        longest=math.ceil(min(s.longest, target.max_len or shape.max_len)),
+        kv_bytes_per_token=shape.kv_bytes_per_token(),
+        link_bytes_per_s=links_of(target, s.gpus)[0],
+    )
+
+
+def default_layout(hardware: Hardware, gpus: int) -> Layout:
+    """The bundled engine's defaults: as many instances as fit, of the fewest GPUs that hold the model."""
+    usual = PoolConfig()
+    if hardware.on_cpu:
+        layout = colocated(hardware, 1, 1, usual.token_budget, "round_robin", devices=gpus)
+    else:
+        fitting = [tp for tp in DEGREES if tp <= gpus and hardware.fits(tp, usual.token_budget)]
+        if not fitting:
+            raise MachineError("the model does not fit", hint="advise analyze LOG --gpus N, with a larger N")
+        layout = colocated(hardware, gpus // fitting[0], fitting[0], usual.token_budget, "round_robin")
+    (pool,) = layout.pools
+    pool = pool.model_copy(update={"max_seqs": usual.max_seqs})
+    return Layout("defaults", (pool,), layout.router)
+
+
+class _Work:
+    """The parts of one plan."""
+
+    def __init__(
+        self,
+        s: Situation,
+        load: Load,
+        goal: Goal,
+        hardware: Hardware,
+        error: float | None,
+        judge: Callable[[Iterable[Job]], Iterable[Judged]],
+        progress: Progress | None,
+    ) -> None:
+        self._s, self._load, self._goal, self._hardware = s, load, goal, hardware
+        self._error = error
+        self._ask, self._progress = judge, progress
+        self._what = "searching"
+        self._reuse = any(load.runs)
+        self._finalists: tuple[Judged, ...] = ()
+        self.gpus = s.gpus
+
+    def run(self, control: Layout) -> Simulated:
+        every = layouts(self._hardware, self.gpus, reuse=self._reuse)
+        search = Search(self._judge, self._hardware, self._s.mean, self._goal, reuse=self._reuse)
+        found = search.run(every, (control,))
+        self._finalists = found.finalists
+        [standing] = [one for one in found.finalists if one.layout == control]
+        table = self._attribution(found)
+        needed = len(self._load) / self._load.span_s if self._load.span_s > 0 else 0.0
+        self._what = "checking"
+        decision = decide(
+            found.finalists, standing, self._goal, self._hardware,
+            error=self._error, needed_rps=needed,
+            weak_split=self._weak_split(), again=self._again,
+        )  # fmt: skip
+        best = decision.chosen
+        flips: Sequence[dict[str, Any]] = ()
+        trap = rates = needs = rival = None
+        if best is not None and best.low_rps > 0:
+            self._what = "flip points"
+            rest = [one for one in found.finalists if one is not best][:2]
+            flips = find_flips(self._judge, self._goal, self._hardware, best, rest, reuse=self._reuse)
+            rates = at_rate(self._job(best.layout, needed, 0), self._load, self._goal, needed)
+            needs = self._fewest(best.layout)
+            trap = self._mean_trap(best.layout, needs)
+            self._what = "random search"
+            rival = search.random(every, found.simulated, self._goal.seed)
+        return Simulated(
+            found, standing, decision, tuple(table), tuple(flips), trap, rival, rates, needs, needed,
+            self._goal, len(self._load),
+        )  # fmt: skip
+
+    def _judge(self, jobs: Sequence[Job]) -> list[Judged]:
+        done = []
+        for one in self._ask(jobs):
+            done.append(one)
+            if self._progress is not None:
+                self._progress(self._what, one.simulated)
+        return done
+
+    def _job(self, layout: Layout, rps: float, requests: int, hardware: Hardware | None = None) -> Job:
+        return Job(layout, hardware or self._hardware, requests, max(rps, 1e-3), PART_TOLERANCE)
+
+    def _again(self, hardware: Hardware, some: Sequence[Layout]) -> list[Judged]:
+        return self._judge([self._job(one, self._known_rps(one), PART, hardware) for one in some])
+
+    def _known_rps(self, layout: Layout) -> float:
+        """The goodput found for a layout; 0 for one that was not looked at."""
+        return next((one.low_rps for one in self._finalists if one.layout == layout), 0.0)
+
+    def _attribution(self, found: Found) -> list[tuple[str, Judged]]:
+        """Each idea alone and together, with the settings that the search found."""
+        if found.best is None or (self._hardware.on_cpu and found.best.layout.split):
+            return []
+        judged = (*found.finalists, *found.others)
+        coloc, split = (attribution.best_of_kind(judged, split=kind) for kind in (False, True))
+        if coloc is None:
+            return []
+        self._what = "attribution"
+        rows = attribution.rows(coloc.layout, None if split is None or split.low_rps <= 0 else split.layout)
+        jobs = [
+            self._job(layout, (split if layout.split and split is not None else coloc).low_rps, PART)
+            for _, layout in rows
+        ]
+        return list(zip((name for name, _ in rows), self._judge(jobs), strict=True))
+
+    def _weak_split(self) -> bool:
+        """Rules 8c and 9: evidence is against a split for small models, short prompts or bursty arrivals."""
+        s = self._s
+        bursty = (s.workload.arrivals.dispersion.get("10") or 0.0) > DISPERSION_10S
+        return s.shape.parameters < SMALL_MODEL or s.uncached_p50 < SHORT_PROMPT or bursty
+
+    def _fewest(self, layout: Layout) -> int | None:
+        """The fewest GPUs, in whole instances, that keep the targets in the busiest ten minutes, with headroom.
+
+        Of a split the pools grow together. None where `MOST_GPUS` do not.
+        """
+        if self._hardware.on_cpu or self._goal.objective == "throughput":
+            return layout.gpus
+        peak = busiest(self._load, PEAK_S)
+        rate = HEADROOM * len(peak) / max(1.0, min(PEAK_S, self._load.span_s))
+
+        def enough(times: int) -> bool:
+            more = _multiplied(layout, times, self._unit(layout))
+            found = at_rate(self._job(more, rate, 0), peak, self._goal, rate)
+            return found.attainment >= self._goal.slo.attainment
+
+        unit = _multiplied(layout, 1, self._unit(layout)).gpus
+        high = 1
+        while not enough(high):
+            high *= 2
+            if high * unit > MOST_GPUS:
+                return None
+        low = high // 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if enough(middle) else (middle, high)
+        return high * unit
+
+    def _unit(self, layout: Layout) -> tuple[int, ...]:
+        """Instances of each pool in the smallest fleet of the same proportions."""
+        counts = [pool.count for pool in layout.pools]
+        common = math.gcd(*counts)
+        return tuple(count // common for count in counts)
+
+    def _mean_trap(self, layout: Layout, needs: int | None) -> dict[str, Any] | None:
+        """What a planner of mean lengths and an even rate would say, and what the log makes of that."""
+        if layout.split or self._hardware.on_cpu or not self._load.span_s:
+            return None
+        unit = _multiplied(layout, 1, (1,))
+        rate = len(self._load) / self._load.span_s
+        per_instance = predicted_rps(unit, self._hardware, self._s.mean, self._goal.slo) / SUSTAINED
+        count = max(1, math.ceil(rate / per_instance)) if per_instance > 0 else 1
+        found = at_rate(self._job(_multiplied(layout, count, (1,)), rate, 0), self._load, self._goal, rate)
+        return {
+            "answer": {"gpus": count * unit.gpus, "basis": "mean lengths, evenly spaced requests"},
+            "replay": {
+                "attainment": found.attainment,
+                "ttft_p90_s": found.ttft_p90_s,
+                "tpot_p90_s": found.tpot_p90_s,
+                "gpus_needed": needs,
+            },
+        }
+
+
+def _objective(target: Target) -> Literal["goodput", "tbt", "throughput"]:
+    """Without latency targets only throughput is left to ask for."""
+    slo = target.slo
+    return "throughput" if slo.ttft_s is None and slo.gap_s is None else target.objective
+
+
+def _multiplied(layout: Layout, times: int, unit: Sequence[int]) -> Layout:
+    """The layout with `times` x `unit` instances in each pool."""
+    pools = tuple(
+        pool.model_copy(update={"count": times * count}) for pool, count in zip(layout.pools, unit, strict=True)
+    )
+    policy = "least_loaded" if layout.router.policy == "round_robin" else layout.router.policy
+    return Layout(layout.name, pools, layout.router.model_copy(update={"policy": policy}))
