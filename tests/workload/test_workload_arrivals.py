@@ -9,6 +9,7 @@ import pytest
 from helpers.workload_traces import azure, mooncake
 
 from advisor.workload.arrivals import (
+    _digamma,
     dispersion,
     find_tick,
     gamma_shape,
@@ -144,3 +145,11 @@ def test_even_gaps_have_cv_zero_and_no_shape():
 
 def test_unknown_stamps_are_left_out():
     assert measured([0.0, np.nan, 2.0]).rate_rps == 1.0
+
+
+def test_digamma_and_its_derivative_agree_with_scipy():
+    from scipy.special import digamma, polygamma
+
+    for x in np.geomspace(0.01, 1e4, 100).tolist():
+        expected = (float(digamma(x)), float(polygamma(1, x)))
+        assert _digamma(x) == pytest.approx(expected, rel=1e-8, abs=1e-8)
