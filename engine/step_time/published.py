@@ -98,9 +98,10 @@ def _piece(pieces: tuple[Piece, ...], size: int, phase: Phase) -> Piece:
 class TableStepTime:
     """Measured iteration times: prefill by tokens, decode by batch; linear between points and beyond the last.
 
-    A mixed step takes the longer of prefill over all its tokens and of decode alone: decodes ride along with
-    a chunk (Sarathi-Serve artifact: 1,021 + 3 tokens take 217.65 ms, 1,024 prefill tokens 217.2 ms). Points
-    are made monotone first. Context lengths are not resolved: the source measured none.
+    A mixed step takes prefill over all its tokens, and what its decodes take beyond a single one: in the linear
+    layers they ride along with the chunk, their attention does not (Sarathi-Serve artifact: 1,021 + 3 tokens
+    take 217.65 ms, 1,024 prefill tokens 217.2 ms). Points are made monotone first. Context lengths are not
+    resolved: the source measured none.
     """
 
     prefill_ms: Mapping[int, float]
@@ -123,9 +124,12 @@ class TableStepTime:
     def seconds(self, shape: StepShape) -> float:
         """Duration of the step, seconds."""
         prefill, rows, _ = shape
-        decode = self._decode.at(rows) / 1e3 if rows else 0.0
+        decode = self._decode.at(rows) if rows else 0.0
         new = sum(n for n, _ in prefill)
-        return max(decode, self._prefill.at(new + rows) / 1e3) if new else decode
+        if not new:
+            return decode / 1e3
+        beyond = decode - self._decode.at(1) if rows else 0.0
+        return (self._prefill.at(new + rows) + beyond) / 1e3
 
     def decode_line(self, rows: int, context: int) -> tuple[float, float]:
         """(a, b) of `a + b i` seconds, see StepTimeModel; b is 0."""
