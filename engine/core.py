@@ -35,7 +35,8 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 NO_CONTENT = 0  # stands for a token of a modelled step
 
 
-class TokenEvent(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
     """One output token of a request, or its end without one (`token` None: aborted or failed).
 
     `index` counts output tokens from 0. `cached_tokens` is the prefix hit at the request's first admission,
@@ -149,8 +150,8 @@ class EngineCore:
                 where=where,
                 hint="shorten the prompt or lower max_tokens",
             )
-        capacity = self._cache.pool.total * self._cache.block_size
         if self._cache.blocks_for(prompt + output - 1) > self._cache.pool.total:
+            capacity = self._cache.pool.total * self._cache.block_size
             raise InputError(
                 f"{prompt} prompt tokens + max_tokens {output} exceed the KV cache of {capacity} tokens",
                 where=where,
@@ -169,16 +170,41 @@ class EngineCore:
 
     def next_step(self, now: float) -> Step | None:
         """The next forward pass; None while all stages are busy or when there is nothing to do."""
-        flight = self._begin(now, rows=True)
+        flight = self.next_flight(now)
         if flight is None:
             return None
-        rows = [self._row(seq, seq.computed, 1) for seq in flight.rows or ()]
-        rows += [self._row(seq, start, tokens) for seq, tokens, start in flight.work.chunks]
+        group, decodes, chunks = flight.work
+        running = self._scheduler.running.values() if decodes else ()
+        decoding = [seq for seq in running if seq.group is group]
+        self._flights[-1] = flight._replace(rows=decoding)
+        rows = [self._row(seq, seq.computed, 1) for seq in decoding]
+        rows += [self._row(seq, start, tokens) for seq, tokens, start in chunks]
         return Step(flight.id, tuple(rows))
 
     def next_flight(self, now: float) -> Flight | None:
         """As `next_step`, for a driver that only needs the step's shape and completes it without a result."""
-        return self._begin(now, rows=False)
+        scheduler, flights = self._scheduler, self._flights
+        groups = scheduler.groups
+        if scheduler.preempted:
+            scheduler.preempted = []
+        if len(flights) == len(groups):
+            return None
+        work = None
+        for i in range(len(groups)):
+            group = groups[(self._steps + i) % len(groups)]
+            if not group.in_flight:
+                work = scheduler.schedule(now, group)
+                if work is not None:
+                    break
+        if work is None:
+            return None
+        self._steps += 1
+        for seq, _, _ in work.chunks:
+            seq.in_flight += 1
+        work.group.in_flight = True
+        flight = Flight(self._steps, work, None)
+        flights.append(flight)
+        return flight
 
     def complete(self, step_id: int, result: StepResult | None, now: float) -> list[TokenEvent]:
         """Take in the result of the oldest step in flight; returns one event per sampled token, in row order.
@@ -213,7 +239,7 @@ class EngineCore:
         """The step in flight raised: end its requests. Nothing that it computed is ever published."""
         flight = self._retire(step_id)
         seqs = [seq for seq in self._scheduler.running.values() if seq.group is flight.work.group]
-        seqs = [*(seqs if flight.work.decodes else ()), *(chunk.seq for chunk in flight.work.chunks)]
+        seqs = [*(seqs if flight.work.decodes else ()), *(seq for seq, _, _ in flight.work.chunks)]
         events = [self._end(seq, Status.FAILED, "error", now) for seq in seqs if not seq.status.ended]
         self._scheduler.settle(flight.work.group)
         return events
@@ -293,7 +319,7 @@ class EngineCore:
         """Everything below agrees, and the steps in flight hold only requests that run or have ended."""
         self._scheduler.check_invariants(list(self._kept.values()))
         for flight in self._flights:
-            for seq in [*(flight.rows or ()), *(chunk.seq for chunk in flight.work.chunks)]:
+            for seq in [*(flight.rows or ()), *(seq for seq, _, _ in flight.work.chunks)]:
                 require(seq.status is not Status.QUEUED, "a request was preempted in flight")
 
     def _find(self, request_id: str) -> Sequence | None:
@@ -303,31 +329,6 @@ class EngineCore:
             or scheduler.waiting.get(request_id)
             or scheduler.pulling.get(request_id)
         )
-
-    def _begin(self, now: float, *, rows: bool) -> Flight | None:
-        groups = self._scheduler.groups
-        if len(self._flights) == len(groups):
-            return None
-        work = None
-        for i in range(len(groups)):
-            group = groups[(self._steps + i) % len(groups)]
-            if not group.in_flight:
-                work = self._scheduler.schedule(now, group)
-                if work is not None:
-                    break
-        if work is None:
-            return None
-        self._steps += 1
-        decoding = None
-        if rows:
-            running = self._scheduler.running.values() if work.decodes else ()
-            decoding = [seq for seq in running if seq.group is work.group]
-        for seq, _, _ in work.chunks:
-            seq.in_flight += 1
-        work.group.in_flight = True
-        flight = Flight(self._steps, work, decoding)
-        self._flights.append(flight)
-        return flight
 
     def _row(self, seq: Sequence, start: int, tokens: int) -> StepRow:
         end = start + tokens

@@ -31,12 +31,8 @@ from engine.sequence import Sequence
 MAX_OVERTAKES = 8  # ours: admissions past a request that does not fit, before it blocks the queue
 
 
-class Chunk(NamedTuple):
-    """Part of a prompt in a step: `tokens` from position `start` on."""
-
-    seq: Sequence
-    tokens: int
-    start: int
+# Part of a prompt in a step: of a sequence so many tokens, from this position on.
+Chunk = tuple[Sequence, int, int]
 
 
 class Work(NamedTuple):
@@ -56,7 +52,7 @@ class Scheduler:
         self.pulling: dict[str, Sequence] = {}  # admitted; their KV is on the way
         self.groups = tuple(DecodeGroup(number, pool.block_size) for number in range(pool.pp))
         self.preemptions = 0
-        self.preempted: list[str] = []  # by the last schedule
+        self.preempted: list[str] = []  # the core empties it before every step
         self.prefix_query_tokens = 0  # prompt tokens of requests at their first admission
         self.prefix_hit_tokens = 0  # of these, found in the cache
         self._budget = pool.token_budget
@@ -68,18 +64,13 @@ class Scheduler:
         self._max_running = min(pool.max_seqs, pool.token_budget)
         self._admissions = 0
         self._prefilling: dict[str, Sequence] = {}  # running, not decoding; in order of admission
-        self._late: list[tuple[DecodeGroup, Sequence, int | None]] = []  # start to decode, with their token
+        self.late: list[tuple[DecodeGroup, Sequence, int | None]] = []  # start to decode, with their token
         self._stuck = False  # nobody could be admitted, and nothing has changed since that could help
 
     @property
     def full(self) -> bool:
         """No request can be admitted before one leaves."""
         return len(self.running) + len(self.pulling) >= self._max_running
-
-    @property
-    def late(self) -> bool:
-        """Somebody starts to decode after a step in flight."""
-        return bool(self._late)
 
     @property
     def idle_prefill(self) -> bool:
@@ -93,8 +84,6 @@ class Scheduler:
 
     def schedule(self, now: float, group: DecodeGroup) -> Work | None:
         """The work of the next step, with the decodes of `group`; None where it has nothing to do."""
-        if self.preempted:
-            self.preempted = []
         if self._whole_prompts:
             chunks = self._admit(now, self._budget)
             decodes = 0 if chunks else self._decodes(group)
@@ -105,15 +94,18 @@ class Scheduler:
             left = self._budget - decodes
             chunks = self._prefills(left) if self._prefilling else []
             if self.waiting and not self._stuck:
+                for _, tokens, _ in chunks:
+                    left -= tokens
                 # A step that preempted admits nobody: the preempted request is first in line and does not fit.
-                chunks += self._admit(now, left - sum(chunk.tokens for chunk in chunks))
+                chunks += self._admit(now, left)
         return Work(group, decodes, chunks) if decodes or chunks else None
 
     def reserve(self, seq: Sequence, now: float) -> int | None:
         """Take all blocks of a request whose KV comes from elsewhere: its cached tokens, None without room."""
-        cached = self._cache.match(seq.table, seq.prompt_length)
-        if self.full or not self._cache.admit(seq.table, seq.lifetime_positions, spare=len(self.running)):
+        self._cache.match(seq.table, seq.prompt_length)
+        if self.full or not self._take_blocks(seq, seq.lifetime_positions):
             return None
+        cached = seq.table.published * self._cache.block_size
         seq.move(Status.PULLING)
         self.pulling[seq.request.id] = seq
         self._count_admission(seq, cached, now)
@@ -124,17 +116,17 @@ class Scheduler:
 
         A step of that group that is in flight goes without it.
         """
-        group = min(self.groups, key=lambda group: group.size + sum(late[0] is group for late in self._late))
+        group = min(self.groups, key=lambda group: group.size + sum(late[0] is group for late in self.late))
         if group.in_flight:
-            self._late.append((group, seq, token))
+            self.late.append((group, seq, token))
         else:
             self._go_on(group, seq, token)
         return group.number
 
     def settle(self, group: DecodeGroup) -> None:
         """A step of the group is over: those that came meanwhile join it."""
-        late = self._late
-        self._late = [one for one in late if one[0] is not group]
+        late = self.late
+        self.late = [one for one in late if one[0] is not group]
         for joins, seq, token in late:
             if joins is group and not seq.status.ended:
                 self._go_on(group, seq, token)
@@ -249,29 +241,32 @@ class Scheduler:
             if self.full or left <= 0:
                 break
             cached = self.cached_tokens(seq)
-            tokens = seq.length - cached
-            if self._whole_prompts and chunks and tokens > left:
+            if self._whole_prompts and chunks and seq.length - cached > left:
                 break
             if not self._allocate(seq):
                 passed.append(seq)
                 if seq.preemptions or len(passed) > MAX_OVERTAKES or seq.overtaken >= MAX_OVERTAKES:
                     break
                 continue
-            self._start(seq, cached, now)
-            tokens = tokens if self._whole_prompts else min(tokens, left)
+            cached = self._start(seq, now)
+            tokens = seq.length - cached if self._whole_prompts else min(seq.length - cached, left)
             chunks.append(self._chunk(seq, tokens))
             left -= tokens
-            for other in passed:
-                other.overtaken += 1
-            if any(other.overtaken >= MAX_OVERTAKES for other in passed):
+            if passed and self._overtake(passed):
                 break
         self._stuck = bool(passed) and not chunks
         return chunks
 
+    def _overtake(self, passed: list[Sequence]) -> bool:
+        """Somebody was admitted past these. Whether one of them blocks the queue from now on."""
+        for seq in passed:
+            seq.overtaken += 1
+        return any(seq.overtaken >= MAX_OVERTAKES for seq in passed)
+
     def _chunk(self, seq: Sequence, tokens: int) -> Chunk:
         start = seq.scheduled
         seq.scheduled += tokens
-        return Chunk(seq, tokens, start)
+        return seq, tokens, start
 
     def _allocate(self, seq: Sequence) -> bool:
         """Blocks for all tokens so far, for the whole life once it may not be preempted any more.
@@ -279,15 +274,26 @@ class Scheduler:
         A spare block per running request must stay available, so that their next blocks preempt nobody.
         """
         last_chance = seq.preemptions >= self._max_preemptions
-        positions = seq.lifetime_positions if last_chance else seq.length
-        return self._cache.admit(seq.table, positions, spare=len(self.running))
+        return self._take_blocks(seq, seq.lifetime_positions if last_chance else seq.length)
 
-    def _start(self, seq: Sequence, cached: int, now: float) -> None:
+    def _take_blocks(self, seq: Sequence, positions: int) -> bool:
+        if self._cache.admit(seq.table, positions, spare=len(self.running)):
+            return True
+        if self.running or self.pulling:
+            return False
+        # Nobody will make more room, and it is there: but for a run that it would hold and use in part only.
+        self._cache.do_without_parts(seq.table)
+        return self._cache.admit(seq.table, positions, spare=0)
+
+    def _start(self, seq: Sequence, now: float) -> int:
+        """From waiting to running; returns its cached tokens."""
+        cached = seq.table.published * self._cache.block_size
         del self.waiting[seq.request.id]
         self.running[seq.request.id] = self._prefilling[seq.request.id] = seq
         seq.move(Status.PREFILL)
         seq.restart(cached)
         self._count_admission(seq, cached, now)
+        return cached
 
     def _count_admission(self, seq: Sequence, cached: int, now: float) -> None:
         self._admissions += 1

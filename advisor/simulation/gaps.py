@@ -15,7 +15,7 @@ import numpy as np
 from advisor.logs.trace import FloatColumn
 
 BINS_PER_E = 1000  # bins as the gap grows by a factor of e: 0.1 % wide
-_PARTS = 8  # of a run of steps whose gaps grow by more than a bin
+_PARTS = 8  # most parts of a run of steps whose gaps grow by more than a bin
 
 
 class GapCounts:
@@ -31,11 +31,9 @@ class GapCounts:
 
     def add_line(self, first_s: float, growth_s: float, steps: int, count: int) -> None:
         """`count` gaps in each of `steps` steps, of `first_s` + i x `growth_s` seconds."""
-        if growth_s * steps * BINS_PER_E <= first_s:
-            self.add(first_s + growth_s * (steps - 1) / 2, steps * count)
-            return
-        for part in range(_PARTS):
-            self.add(first_s + growth_s * ((part + 0.5) * steps / _PARTS - 0.5), count * steps / _PARTS)
+        parts = min(_PARTS, int(growth_s * steps * BINS_PER_E / first_s) + 1)
+        for part in range(parts):
+            self.add(first_s + growth_s * ((part + 0.5) * steps / parts - 0.5), count * steps / parts)
 
     def columns(self) -> tuple[FloatColumn, FloatColumn]:
         """Gaps in seconds, ascending, and their counts."""

@@ -213,9 +213,10 @@ class Instance:
 
     def _begin_step(self, now: float) -> bool:
         flight = self.core.next_flight(now)
-        if self.core.preempted:
-            self.preemptions += len(self.core.preempted)
-            for request_id in self.core.preempted:
+        preempted = self.core.preempted
+        if preempted:
+            self.preemptions += len(preempted)
+            for request_id in preempted:
                 self._streams[request_id].stop()
         if flight is None:
             return False

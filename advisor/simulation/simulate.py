@@ -36,6 +36,7 @@ from engine.fleet.actions import (
     prefill_half,
 )  # fmt: skip
 from engine.fleet.fleet import Fleet
+from engine.invariants import require
 from engine.request import Request, SamplingParams
 
 Turns = Literal["open", "causal"]
@@ -103,7 +104,6 @@ class _Simulation:
         self._heap: list[tuple[float, int, int, int]] = []  # time, order, what, which
         self._order = 0
         self._touched: set[int] = set()  # instances that may have something to start
-        self._wakes = [NEVER] * len(self._instances)  # what the heap has of each
         self._pulls: dict[int, Pull] = {}  # by attempt
         transport = deployment.transport
         self._link = transport and Link(bytes_per_s=transport.bytes_per_s, latency_s=transport.latency_s)
@@ -121,6 +121,7 @@ class _Simulation:
         rows = [row for row in range(len(self._load)) if row not in waits]
         times = [*self._load.arrival_s[rows].tolist(), NEVER]
         heap, touched, instances, place = self._heap, self._touched, self._instances, 0
+        queued = [NEVER] * len(instances)  # the wake of each that the heap has
         while not self._stopped:
             now = heap[0][0] if heap else NEVER
             if times[place] < now:
@@ -139,13 +140,14 @@ class _Simulation:
                     for event in instances[which].end(now):
                         self._heard(event, now)
             for index in touched:
-                instances[index].begin(now)
-                wakes = instances[index].wakes
-                if wakes != self._wakes[index]:
-                    self._wakes[index] = wakes
-                    if wakes < NEVER:
-                        self._at(wakes, _WAKE, index)
+                instance = instances[index]
+                instance.begin(now)
+                if instance.wakes != queued[index]:
+                    queued[index] = instance.wakes
+                    if instance.wakes < NEVER:
+                        self._at(instance.wakes, _WAKE, index)
             touched.clear()
+        require(self._stopped or bool(self._faults) or not self._open, "requests were never served")
         return self._record.outcome(
             self._load,
             preemptions=sum(one.preemptions for one in instances),

@@ -98,6 +98,15 @@ class KVCache:
         table.blocks += self.take(needed)
         return True
 
+    def do_without_parts(self, table: BlockTable) -> None:
+        """Cut a match before the first run of which it uses fewer pages than it would hold."""
+        for i, node in enumerate(table.match):
+            run = table.run_of(i)
+            if min(run.stop, table.matched) - run.start < len(node.blocks):
+                del table.match[i:]
+                table.matched = run.start
+                break
+
     def take(self, count: int) -> list[int]:
         """Blocks to write to: free ones, then those of evicted pages. StopIteration where there are fewer."""
         free = self.pool.free
