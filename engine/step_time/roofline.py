@@ -109,7 +109,20 @@ class RooflineStepTime:
         prefill, rows, context = shape
         if not prefill:
             return self._decode(rows, context) if rows else 0.0
-        return sum(self.terms(shape))
+        if self._rates.experts or self.bend < math.inf:
+            return sum(self.terms(shape))
+        return self._dense(shape)
+
+    def _dense(self, shape: StepShape) -> float:
+        """The sum of `terms` where all layers are alike: what a simulation asks for with every chunk."""
+        prefill, rows, context = shape
+        rates, mixed = self._rates, self.constants.mixed if shape[1] else 1.0
+        total = rates.fixed + rates.decode_row * rows + rates.head * len(prefill)
+        total += (rates.kv_full * mixed + rates.attention_full) * context
+        for new, before in prefill:
+            pairs = rates.pair_full * (new + 1) / 2 + rates.cached_full * before
+            total += new * (rates.new + mixed * pairs) + rates.kv_full * before
+        return total
 
     def decode_line(self, rows: int, context: int) -> tuple[float, float]:
         """(a, b) of `a + b i` seconds, see StepTimeModel."""
@@ -172,6 +185,7 @@ class _Rates(NamedTuple):
 
     fixed: float
     decode_row: float
+    new: float
     token: float
     head: float
     weights: float
@@ -213,6 +227,7 @@ def _rates(model: RooflineStepTime) -> _Rates:
     return _Rates(
         fixed=read + layers + step + latency,
         decode_row=token + head_seconds + activations + link,
+        new=token + activations + link,
         token=token,
         head=head_seconds,
         weights=read,

@@ -142,3 +142,12 @@ def test_the_stated_error_is_that_of_engine_and_device() -> None:
 def test_versions_of_an_engine_have_their_own_constants() -> None:
     assert profiles.roofline("trtllm", "0.9.0").id == "trtllm-0"
     assert {profiles.roofline("trtllm", version).id for version in (None, "", "1.2.0rc6")} == {"trtllm"}
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_the_seconds_of_a_step_are_the_sum_of_its_terms(tp: int) -> None:
+    model = gpu_roofline(profiles.model_shape("llama-3.1-8b"), "h100-sxm", "vllm", tp=tp)
+    for prefill in (((512, 0),), ((100, 4000), (33, 7))):
+        for rows, context in ((0, 0), (1, 5), (64, 200_000)):
+            shape = StepShape(prefill, rows, context)
+            assert model.seconds(shape) == pytest.approx(sum(model.terms(shape)), rel=1e-12)
