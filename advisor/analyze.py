@@ -7,22 +7,29 @@ Owns that order and the choice between several models. Reads the log and the use
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from advisor import __version__
 from advisor.advice.advise import advise
 from advisor.advice.analysis import Analysis, LogSummary, Meta
+from advisor.advice.comparison import refuse_other_target
+from advisor.advice.control import read_control
+from advisor.advice.current import Current
 from advisor.advice.machine import Machine, detect_machine
-from advisor.advice.resolve import NoTarget, TargetOptions, resolve_target
+from advisor.advice.plan import Plan
+from advisor.advice.resolve import NoTarget, TargetOptions, known_gpu, resolve_target
+from advisor.advice.simulated import Progress as Simulating
 from advisor.advice.simulated import SimulationOptions
 from advisor.advice.steps import Calibrations
 from advisor.advice.target import Target
 from advisor.deploy.calibrate import step_times_path
+from advisor.deploy.files import PLAN, TARGET, TRACE
 from advisor.logs.layout import Place
 from advisor.logs.options import ReadOptions
 from advisor.logs.read import read
@@ -35,6 +42,7 @@ from advisor.workload.model import PromptLayout, PromptPlace, Workload
 from advisor.workload.models import measure_models
 from advisor.workload.routes import measure_routes
 from advisor.workload.traits import find_traits, unknown_traits
+from engine.errors import InputError
 from engine.fetch import model_folder
 from engine.step_time.files import load_calibrations
 from engine.text import Tokenizer
@@ -42,7 +50,10 @@ from engine.text import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class AnalyzeOptions:
-    """What a user may say, beyond which log. `tokenizer` and `step_times` are paths; None: the usual ones."""
+    """What a user may say, beyond which log. `tokenizer` and `step_times` are paths; None: the usual ones.
+
+    `current` describes what runs now: a launch line, a file, a metrics URL, or `-`.
+    """
 
     read: ReadOptions = field(default_factory=ReadOptions)
     target: TargetOptions = field(default_factory=TargetOptions)
@@ -52,17 +63,34 @@ class AnalyzeOptions:
     rate: float = 1.0  # plan for the log's arrival rate times this
     plan: bool = True
     seed: int = 0
+    current: str | None = None
+    no_operations: bool = False
+    simulate: bool = True  # False: the rules make the plan, in no time
+    beside: Plan | None = None  # a plan that this one must be for the same target as
+
+
+class Saved(NamedTuple):
+    """What an earlier analysis left to plan from; `target` None: only a trace."""
+
+    trace: Path
+    target: Path | None
 
 
 def analyze(
-    paths: Sequence[str | Path], options: AnalyzeOptions, progress: Progress | None = None
+    paths: Sequence[str | Path],
+    options: AnalyzeOptions,
+    progress: Progress | None = None,
+    simulating: Simulating | None = None,
 ) -> tuple[Analysis, Trace]:
     """The Analysis of a log, and the Trace of the model it is about.
+
+    `progress` hears of reading, `simulating` of every simulation.
 
     Raises InputError where the log or the flags cannot be used, MachineError where a tokenizer is missing.
     """
     machine = detect_machine()
-    known = _target(options, None, machine)  # a wrong name should not cost the reading of a large log
+    current = _current(paths, options, machine)
+    known = _target(options, None, machine, current)  # a wrong name should not cost the reading of a large log
     everything = read(
         paths, options=reading(options), tokenizer=LazyTokenizer(options.tokenizer), progress=progress
     )
@@ -70,16 +98,27 @@ def analyze(
     workload = measure(
         trace, seed=options.seed, cache_tokens=options.cache_tokens, layout=_layout(paths, options, everything)
     )
-    target = _target(options, workload.model, machine)
+    target = _target(options, workload.model, machine, current)
+    if options.beside is not None and isinstance(target, Target):
+        refuse_other_target(options.beside, target)
     calibrations = _calibrations(options)
-    simulation = SimulationOptions(seed=options.seed, rate=options.rate, processes=options.read.processes)
-    advice = advise(faster(workload, options.rate), target, calibrations, trace=trace, simulation=simulation)
+    advice = advise(
+        faster(workload, options.rate),
+        target,
+        calibrations,
+        trace=trace if options.simulate else None,
+        simulation=SimulationOptions(
+            seed=options.seed, rate=options.rate, processes=options.read.processes, progress=simulating
+        ),
+        current=current,
+        no_operations=options.no_operations,
+    )
     traits = _traits(workload, target)
     return Analysis(
         meta=Meta(
             advise_version=__version__,
             seed=options.seed,
-            inputs_digest=_inputs_digest(trace, target, options, calibrations),
+            inputs_digest=_inputs_digest(trace, target, options, calibrations, current),
         ),
         log=_summary(everything, workload),
         lengths=workload.lengths,
@@ -190,10 +229,36 @@ def _summary(trace: Trace, workload: Workload) -> LogSummary:
     )
 
 
-def _target(options: AnalyzeOptions, log_model: str | None, machine: Machine) -> Target | NoTarget:
+def saved(what: Path) -> Saved:
+    """Trace and target of an output folder, or of the plan.json in it, or a trace alone. Raises InputError."""
+    folder = what if what.is_dir() else what.parent
+    trace = folder / TRACE if what.is_dir() or what.name == PLAN else what
+    if not trace.is_file():
+        raise InputError(
+            "there is no trace to plan from",
+            where=str(trace),
+            hint="advise analyze LOG --out FOLDER writes one",
+        )
+    target = folder / TARGET
+    return Saved(trace, target if trace != what and target.is_file() else None)
+
+
+def _current(paths: Sequence[str | Path], options: AnalyzeOptions, machine: Machine) -> Current | None:
+    """What runs now, as far as the user said it."""
+    if options.current is None:
+        return None
+    if options.current == "-" and "-" in map(str, paths):
+        raise InputError("the log and --current cannot both be standard input", hint="--current FILE")
+    gpu = known_gpu(options.target, machine)
+    return read_control(options.current, gpu, options.target.stack_version, sys.stdin)
+
+
+def _target(
+    options: AnalyzeOptions, log_model: str | None, machine: Machine, current: Current | None
+) -> Target | NoTarget:
     if not options.plan:
         return NoTarget("--no-plan was given", "--here or --gpu NAME instead")
-    return resolve_target(options.target, log_model, machine)
+    return resolve_target(options.target, log_model, machine, current)
 
 
 def _calibrations(options: AnalyzeOptions) -> Calibrations:
@@ -217,9 +282,13 @@ def _traits(workload: Workload, target: Target | NoTarget) -> Any:
 
 
 def _inputs_digest(
-    trace: Trace, target: Target | NoTarget, options: AnalyzeOptions, calibrations: Calibrations
+    trace: Trace,
+    target: Target | NoTarget,
+    options: AnalyzeOptions,
+    calibrations: Calibrations,
+    current: Current | None,
 ) -> str:
-    """SHA-256 over the Trace's columns, the target, the flags that change numbers and the step times.
+    """SHA-256 over the Trace's columns, the target, the flags that change numbers, what runs now, step times.
 
     Without names and wall-clock times: who guesses them could tell from the digest whether they are right.
     """
@@ -228,7 +297,8 @@ def _inputs_digest(
         if column.name != "first_epoch_s":
             _feed(digest, column.name, getattr(trace, column.name))
     steps = sorted((str(key), repr(model)) for key, model in calibrations.items())
-    digest.update(repr((target, options.rate, options.cache_tokens, options.seed, steps)).encode())
+    flags = (options.rate, options.cache_tokens, options.seed, options.no_operations)
+    digest.update(repr((target, *flags, steps, current)).encode())
     return digest.hexdigest()
 
 

@@ -19,6 +19,7 @@ from advisor import flags
 from engine.errors import AdviseError, InputError
 
 if TYPE_CHECKING:
+    from advisor.advice.analysis import Analysis
     from advisor.analyze import AnalyzeOptions
 
 app = typer.Typer(
@@ -77,6 +78,9 @@ def analyze(
     attainment: flags.Attainment = None,
     objective: flags.Objective = None,
     isolate: flags.Isolate = None,
+    gpu_price: flags.GpuPrice = None,
+    current: flags.Current = None,
+    no_ops: flags.NoOps = False,
     rate: flags.Rate = "1x",
     step_times: flags.StepTimes = None,
     compare_to: Annotated[
@@ -98,7 +102,7 @@ def analyze(
         target=flags.target_options(
             stack=stack, model=model, dtype=dtype, kv_dtype=kv_dtype, link=link, slo=slo, objective=objective,
             isolation=isolate, attainment=attainment, here=here, target=target, gpu=gpu, gpus=gpus,
-            max_len=max_len, ttft=ttft, tpot=tpot, tbt=tbt,
+            max_len=max_len, ttft=ttft, tpot=tpot, tbt=tbt, gpu_price=gpu_price,
         ),
         tokenizer=tokenizer,
         step_times=step_times,
@@ -106,6 +110,8 @@ def analyze(
         rate=flags.multiple_of(rate),
         plan=plan,
         seed=seed,
+        current=current,
+        no_operations=no_ops,
     )  # fmt: skip
     if compare_to is not None:
         return _compare(log, options, compare_to, json=json, check=check)
@@ -116,25 +122,94 @@ def analyze(
     return _analyze(log, options, out, json=json, force=force, show_text=show_text)
 
 
-def _analyze(
-    log: list[str], options: AnalyzeOptions, out: Path, *, json: bool, force: bool, show_text: bool
+@app.command("plan")
+def plan_again(
+    what: Annotated[Path, typer.Argument(metavar="DIR|PLAN|TRACE", help="What `advise analyze` wrote.")],
+    out: flags.Out = Path("advise-plan"),
+    json: flags.Json = False,
+    force: flags.Force = False,
+    seed: flags.Seed = 0,
+    here: flags.Here = False,
+    target: flags.TargetFile = None,
+    stack: flags.Stack = None,
+    model: flags.Model = None,
+    gpu: flags.Gpu = None,
+    gpus: flags.Gpus = None,
+    link: flags.Link = None,
+    dtype: flags.Dtype = None,
+    kv_dtype: flags.KvDtype = None,
+    max_len: flags.MaxLen = None,
+    slo: flags.Slo = None,
+    ttft: flags.Ttft = None,
+    tpot: flags.Tpot = None,
+    tbt: flags.Tbt = None,
+    attainment: flags.Attainment = None,
+    objective: flags.Objective = None,
+    isolate: flags.Isolate = None,
+    gpu_price: flags.GpuPrice = None,
+    current: flags.Current = None,
+    no_ops: flags.NoOps = False,
+    rate: flags.Rate = "1x",
+    step_times: flags.StepTimes = None,
+    compare_to: Annotated[
+        Path | None, typer.Option(help="Another plan for the same target: show both side by side.")
+    ] = None,
 ) -> int:
+    """Plan again for another target from the trace that an analysis wrote, without the log."""
+    from advisor.advice.comparison import figures
+    from advisor.advice.drift import load_analysis
+    from advisor.analyze import AnalyzeOptions, saved
+
+    found, other = saved(what), None if compare_to is None else load_analysis(compare_to)
+    if other is not None:
+        figures(other)  # without a plan in it there is nothing to compare with
+    options = AnalyzeOptions(
+        target=flags.target_options(
+            stack=stack, model=model, dtype=dtype, kv_dtype=kv_dtype, link=link, slo=slo, objective=objective,
+            isolation=isolate, attainment=attainment, here=here, target=target or found.target, gpu=gpu,
+            gpus=gpus, max_len=max_len, ttft=ttft, tpot=tpot, tbt=tbt, gpu_price=gpu_price,
+        ),
+        step_times=step_times,
+        rate=flags.multiple_of(rate),
+        seed=seed,
+        current=current,
+        no_operations=no_ops,
+        beside=None if other is None else other.plan,
+    )  # fmt: skip
+    return _analyze([str(found.trace)], options, out, json=json, force=force, beside=other, measured=False)
+
+
+def _analyze(
+    log: list[str],
+    options: AnalyzeOptions,
+    out: Path,
+    *,
+    json: bool,
+    force: bool,
+    show_text: bool = False,
+    beside: Analysis | None = None,
+    measured: bool = True,
+) -> int:
+    """Analyze, write and print; `beside` is a plan to compare with, `measured`: print the measurement too."""
     from advisor.analyze import analyze as analyze_log
     from advisor.analyze import prompt_excerpts
     from advisor.deploy.files import write_plan_files
     from advisor.logs.save import save
-    from advisor.report.progress import progress
+    from advisor.report.beside import show_beside
+    from advisor.report.progress import watching
     from advisor.report.terminal import show_analysis, show_excerpts, show_next
 
-    with progress(_talk(), "reading") as advance:
-        analysis, trace = analyze_log(log, options, advance)
+    with watching(_talk()) as watch:
+        analysis, trace = analyze_log(log, options, watch.reading, watch.simulating)
     files: tuple[Path, ...] = ()
     if analysis.plan is not None:
         files = write_plan_files(out, analysis, partial(save, trace), force=force)
     if json:
         typer.echo(analysis.model_dump_json(indent=2))
     else:
-        show_analysis(Console(), analysis)
+        show_analysis(Console(), analysis, measured=measured)
+    if beside is not None and not json:
+        show_beside(Console(), beside, analysis)
     if show_text and analysis.layout is not None:
         show_excerpts(Console(), prompt_excerpts(log, options, analysis.layout))
     show_next(_talk() if json else Console(), analysis, out, files)

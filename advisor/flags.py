@@ -46,10 +46,14 @@ TargetFile = Annotated[Path | None, typer.Option("--target", help="A target.yaml
 Stack = Annotated[Literal["advise", "vllm", "sglang", "trtllm"] | None, typer.Option(help="Serving engine.")]
 Model = Annotated[str | None, typer.Option(help="A profile's name, a local folder, or a config.json.")]
 Gpu = Annotated[str | None, typer.Option(help="GPU, as in profiles: h100-sxm.")]
-Gpus = Annotated[str | None, typer.Option(help="How many GPUs, or auto.")]
+Gpus = Annotated[str | None, typer.Option(help="How many; auto: the fewest that keep the targets at the peak.")]
+GpuPrice = Annotated[
+    float | None, typer.Option(help="US dollars an hour of one GPU, in place of the profile's.")
+]
 Link = Annotated[str | None, typer.Option(help="Network between nodes: 100Gbps.")]
 Dtype = Annotated[
-    Literal["auto", "bfloat16", "float16", "float32"] | None, typer.Option(help="Of the weights.")
+    Literal["auto", "bfloat16", "float16", "float32", "fp8", "fp4", "int8", "int4"] | None,
+    typer.Option(help="Of the weights."),
 ]
 KvDtype = Annotated[
     Literal["auto", "bfloat16", "float16", "float32", "fp8"] | None,
@@ -61,7 +65,14 @@ Ttft = Annotated[str | None, typer.Option(help="Time to first token: 500ms.")]
 Tpot = Annotated[str | None, typer.Option(help="Mean time per output token: 50ms.")]
 Tbt = Annotated[str | None, typer.Option(help="Largest gap between tokens: 200ms.")]
 Attainment = Annotated[float | None, typer.Option(help="Share of requests that must keep them all: 0.9.")]
-Objective = Annotated[Literal["goodput", "throughput"] | None, typer.Option(help="What to maximise.")]
+Objective = Annotated[
+    Literal["goodput", "tbt", "throughput"] | None,
+    typer.Option(help="What to maximise; tbt: the rate at which the run's P99 gap keeps it."),
+]
+Current = Annotated[
+    str | None, typer.Option(help="What runs now: a launch line, a file, a metrics URL, or - for stdin.")
+]
+NoOps = Annotated[bool, typer.Option("--no-ops", help="Nobody would run a deployment: prefer a hosted API.")]
 Isolate = Annotated[
     Literal["none", "client", "session"] | None, typer.Option(help="Whose prefixes stay apart.")
 ]

@@ -172,7 +172,7 @@ def _reuse(trace: Trace) -> float:
 
 def _compare(original: Trace, options: RedactOptions) -> Iterator[Effect]:
     """The figures and the advice from the log, and from the file that was written."""
-    quiet = replace(options.analyze, read=ReadOptions(seed=options.analyze.read.seed))
+    quiet = replace(options.analyze, read=ReadOptions(seed=options.analyze.read.seed), simulate=False)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.jsonl"
         save(original, path)

@@ -33,7 +33,7 @@ class ChatService:
     every `burst_every_s`. Lengths are in words; a word is about one token.
     """
 
-    minutes: float = 35.0
+    minutes: float = 75.0
     sessions_rps: float = 0.15
     turns_mean: float = 3.0
     think_s: float = 14.0

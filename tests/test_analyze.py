@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 from helpers.embedded import embedded_folder
 
+from advisor.advice.resolve import TargetOptions
+from advisor.analyze import AnalyzeOptions, analyze
 from advisor.cli import run
+from advisor.logs.options import ReadOptions
 
 
 def analysis(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
@@ -37,6 +40,22 @@ def test_mooncake_conversation(shared: Path, capsys: pytest.CaptureFixture[str])
     assert sharing["hit_rate_blocks"] == pytest.approx(0.3664, abs=0.00005)
     curve = {point["tokens"]: point["hit_rate_blocks"] for point in sharing["capacity_curve"]}
     assert [curve[size] for size in sizes] == pytest.approx([0.1361, 0.2116, 0.3546, 0.3635], abs=0.00005)
+
+
+def test_a_plan_does_not_depend_on_how_many_processes_simulate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("advisor.advice.search.run.FEW_REQUESTS", 10)  # two processes for a small log too
+    line = '{{"timestamp": {t}, "input_length": 1200, "output_length": 20, "hash_ids": [0, 1, {n}]}}\n'
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(line.format(t=250 * i, n=i + 2) for i in range(40)))
+    target = TargetOptions(gpu="h100-sxm", model="llama-3.1-8b", slo="chat")
+    one, two = (
+        analyze([log], AnalyzeOptions(read=ReadOptions(processes=count), target=target))[0] for count in (1, 2)
+    )
+    assert one.plan is not None
+    assert one.plan.simulation is not None
+    assert one.canonical() == two.canonical()
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,16 @@ from advisor.cli import app, run
 
 LINE = '{{"timestamp": {t}, "input_length": 1200, "output_length": 40, "hash_ids": [0, 1, {n}]}}\n'
 LOG = "".join(LINE.format(t=i * 250, n=i + 2) for i in range(200))
+SHORT = "".join(LINE.format(t=i * 250, n=i + 2) for i in range(40))
+PLAN = ["--gpu", "h100-sxm", "--model", "llama-3.1-8b"]
 
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """200 requests in Mooncake's format, in the current folder."""
+    """200 requests in Mooncake's format in the current folder, and the first 40 of them in short.jsonl."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "log.jsonl").write_text(LOG)
+    (tmp_path / "short.jsonl").write_text(SHORT)
     return tmp_path / "log.jsonl"
 
 
@@ -36,13 +39,18 @@ def test_the_screen_says_what_was_read_found_and_comes_next(
     log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["analyze", "log.jsonl", "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--slo", "chat"]) == 0
-    screen = capsys.readouterr().out
+    printed = capsys.readouterr()
+    screen = printed.out
     assert "200 requests over 50 s, 4.02/s" in screen  # 200 requests in 199 gaps of 250 ms
     assert "84.9% of prompt tokens" in screen  # 199 of 200 requests hit 1,024 of 1,200 tokens
     assert "ADV101" in screen
     assert "TTFT <= 0.5 s" in screen
     assert "advise-out/engine.yaml" in screen
-    assert [line for line in screen.splitlines() if line.startswith("next")]
+    assert "requests of the log; the search simulated" in screen
+    labels = [line.split()[0] for line in screen.splitlines() if line[:1].isalpha()]
+    assert labels.index("verdict") < labels.index("target") < labels.index("layout") < labels.index("checked")
+    assert labels[-1] == "next"
+    assert "simulating, searching: " in printed.err
 
 
 def test_stdin_is_a_log(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,7 +60,7 @@ def test_stdin_is_a_log(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_same_analysis_twice_writes_the_same_bytes(log: Path) -> None:
-    command = ["analyze", "log.jsonl", "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--slo", "chat"]
+    command = ["analyze", "short.jsonl", *PLAN, "--slo", "chat"]
     assert run([*command, "--out", "one"]) == 0
     again = [sys.executable, "-m", "advisor", *command, "--out", "two"]
     subprocess.run(again, check=True, capture_output=True, env={"PYTHONHASHSEED": "1", "PATH": ""})
@@ -63,7 +71,7 @@ def test_the_same_analysis_twice_writes_the_same_bytes(log: Path) -> None:
 
 
 def test_an_edited_file_is_kept_without_force(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["analyze", "log.jsonl", "--gpu", "h100-sxm", "--model", "llama-3.1-8b"]
+    command = ["analyze", "short.jsonl", *PLAN]
     assert run(command) == 0
     engine = Path("advise-out/engine.yaml")
     engine.write_text(engine.read_text().replace("block_size: 16", "block_size: 32"))
@@ -76,18 +84,73 @@ def test_an_edited_file_is_kept_without_force(log: Path, capsys: pytest.CaptureF
 
 def test_a_plan_for_gpus_is_not_launched_on_cores(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("model").mkdir()
-    config = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
-              "intermediate_size": 128, "vocab_size": 256, "max_position_embeddings": 4096}  # fmt: skip
+    config = {"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+              "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 8192}  # fmt: skip
     Path("model/config.json").write_text(json.dumps(config))
-    assert run(["analyze", "log.jsonl", "--gpu", "h100-sxm", "--model", "model"]) == 0
+    assert run(["analyze", "short.jsonl", "--gpu", "h100-sxm", "--model", "model"]) == 0
     capsys.readouterr()
     assert run(["launch", "--dry-run"]) == 3
     assert "CPU cores only" in capsys.readouterr().err
 
 
 def test_infeasible_is_exit_1(log: Path) -> None:
-    command = ["analyze", "log.jsonl", "--gpu", "h100-sxm", "--model", "llama-3.1-8b"]
-    assert run([*command, "--ttft", "1ms", "--tpot", "1ms"]) == 1
+    assert run(["analyze", "short.jsonl", *PLAN, "--ttft", "1ms", "--tpot", "1ms"]) == 1
+
+
+def test_a_plan_is_made_again_for_another_target_without_the_log(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["analyze", "short.jsonl", *PLAN, "--slo", "chat"]) == 0
+    Path("short.jsonl").unlink()
+    first = capsys.readouterr().out
+    assert run(["plan", "advise-out", "--gpu", "h200-sxm", "--gpu-price", "2", "--out", "other"]) == 0
+    screen = capsys.readouterr().out
+    assert "40 requests of the log" in screen
+    assert "over 10 s" in first
+    assert "over 10 s" not in screen  # what was measured was shown by analyze
+    plan = json.loads(Path("other/plan.json").read_text())["plan"]
+    assert (plan["target"]["gpu"], plan["target"]["model"]) == ("h200-sxm", "llama-3.1-8b")
+    assert plan["target"]["slo"]["attainment"] == 0.99  # of the target file, as chat has it
+    assert plan["usd_per_month"] == plan["gpus_needed"] * 2 * 730
+    assert run(["plan", "other/plan.json", "--compare-to", "advise-out"]) == 2
+    assert "gpu: h100-sxm and h200-sxm" in capsys.readouterr().err
+
+
+def test_plans_for_one_target_stand_side_by_side(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["analyze", "short.jsonl", *PLAN, "--slo", "chat"]
+    assert run(command) == 0
+    capsys.readouterr()
+    assert run(["plan", "advise-out/trace.jsonl", *PLAN, "--slo", "chat", "--rate", "2x",
+                "--compare-to", "advise-out", "--out", "faster"]) == 0  # fmt: skip
+    screen = capsys.readouterr().out
+    assert "earlier" in screen
+    [rates] = [line.split() for line in screen.splitlines() if line.startswith("rate to plan for")]
+    # 40 requests in 39 gaps of 250 ms, and twice that.
+    assert rates[-2:] == ["4.1/s", "8.21/s"]
+
+
+def test_what_runs_now_is_the_control_and_its_unknown_flags_are_named(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = "vllm serve meta-llama/Llama-3.1-8B --max-num-seqs 100 --max-num-sequences 7"
+    assert run(["analyze", "short.jsonl", "--gpu", "h100-sxm", "--slo", "chat", "--current", line]) == 0
+    screen = " ".join(capsys.readouterr().out.split())
+    assert "now vLLM, 1 x TP 1" in screen
+    assert "max_seqs 100" in screen
+    assert "--max-num-sequences not known" in screen
+    plan = json.loads(Path("advise-out/plan.json").read_text())["plan"]
+    assert (plan["target"]["stack"], plan["target"]["model"]) == ("vllm", "llama-3.1-8b")
+    [control] = [one for one in plan["candidates"] if one["name"].startswith("now: vLLM")]
+    assert control["pools"][0]["max_seqs"] == 100
+    assert control["pools"][0]["token_budget"] == 8192  # vLLM on 80 GB
+
+
+def test_what_runs_now_comes_through_a_pipe_too(log: Path) -> None:
+    command = [sys.executable, "-m", "advisor", "analyze", "short.jsonl", "--gpu", "h100-sxm", "--current", "-"]
+    line = "vllm serve meta-llama/Llama-3.1-8B --max-num-seqs 100"
+    subprocess.run(command, input=line, capture_output=True, text=True, check=True)
+    plan = json.loads(Path("advise-out/plan.json").read_text())["plan"]
+    assert plan["reasons"]["control.max_seqs"] == "read: 100 (--max-num-seqs)"
 
 
 @pytest.mark.parametrize(
@@ -100,6 +163,11 @@ def test_infeasible_is_exit_1(log: Path) -> None:
         (["analyze", "log.jsonl", "--where", "color=red"], 2, "model"),
         (["analyze", "log.jsonl", "--rate", "fast"], 2, "2x"),
         (["analyze", "--no-such-flag"], 2, "--no-such-flag"),
+        (["analyze", "log.jsonl", *PLAN, "--current", "nginx -g off"], 2, "vllm serve"),
+        (["analyze", "log.jsonl", *PLAN, "--current", "absent.yaml"], 2, "absent.yaml"),
+        (["analyze", "-", *PLAN, "--current", "-"], 2, "--current FILE"),
+        (["plan", "nowhere"], 2, "advise analyze"),
+        (["plan", "log.jsonl", "--compare-to", "nowhere"], 2, "nowhere"),
         (["launch", "nowhere"], 2, "advise analyze"),
         (["validate", "nowhere"], 2, "advise analyze"),
     ],

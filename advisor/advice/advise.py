@@ -1,27 +1,29 @@
-"""`advise`: a Workload and a Target in, findings and a rule-made Plan out.
+"""`advise`: a Workload and a Target in, findings and a Plan out.
 
-Findings that need no device come always; those that need step times come with a target. Nothing here is
-simulated: the plan has one candidate, its simulated fields are null, and its verdict is `undecided`, or
-`infeasible` by rule 0a. Where nothing is known of prefix reuse, the plan counts on none, and its flip points
-say what would change with some.
+Findings that need no device come always; those that need step times come with a target. With the trace the plan
+is simulated. Without it the rules make one: one candidate, its simulated fields null, and the verdict
+`undecided`, or `infeasible` by rule 0a; where nothing is known of prefix reuse it counts on none, and its flip
+points say what would change with some.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from advisor.advice.backtest import Measured
+from advisor.advice.by_simulation import beside_rules, simulated_plan
+from advisor.advice.current import Current
+from advisor.advice.explained import NOT_MODELLED, unknown_of
 from advisor.advice.finding import Finding
 from advisor.advice.flips import ASSUMED_HITS, flip_points
 from advisor.advice.links import links_of
+from advisor.advice.money import hosted_offer, priced
 from advisor.advice.plan import Plan
 from advisor.advice.planner import make_plan
 from advisor.advice.resolve import NoTarget
 from advisor.advice.rules import budget, capacity, data_quality, hosted, prefix, prompts, risks, split
 from advisor.advice.rules.formulas import remote_reuse_bandwidth
-from advisor.advice.simulated import SimulationOptions, simulate_plan
-from advisor.advice.simulated_plan import plan_of
+from advisor.advice.simulated import SimulationOptions
 from advisor.advice.situation import Situation, draw, longest_prompt
 from advisor.advice.sizing import BLOCK_SIZE
 from advisor.advice.steps import Calibrations
@@ -33,14 +35,7 @@ from advisor.workload.model import Distribution, UnknownField, Workload
 from engine.errors import MachineError
 from engine.step_time.model import StepShape
 
-NOT_MODELLED = (
-    "tokenizing, HTTP and the network between client and server",
-    "preemption when the KV cache overflows",
-    "speculative decoding, sliding windows, mixtures of experts",
-)
-SIMULATED = ("goodput_rps_per_gpu", "attainment", "ttft_p90_s", "tpot_p90_s", "tbt_p99_s", "hit_rate_tokens")
-COMPARED = ("attribution", "runner_up", "margin", "flips", "mean_trap", "backtest")
-PRICED = ("usd_per_month", "usd_per_million_tokens")
+HOSTED = hosted.MOSTLY_IDLE.code
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +56,16 @@ def advise(
     *,
     trace: Trace | None = None,
     simulation: SimulationOptions | None = None,
+    current: Current | None = None,
     no_operations: bool = False,
 ) -> Advice:
     """Apply every rule that the workload and the target allow, and plan where both are known.
 
     `calibrations` are step times measured on the target's own engine. With the `trace` that was measured the
-    plan is found by simulation, as `simulation` says; without it the rules make one that is `undecided`.
-    `no_operations`: nobody would run a deployment. Raises InputError where the target names a model or GPU that
-    is not known, MachineError where simulating needs more than this machine has.
+    plan is found by simulation, as `simulation` says, against `current`, what runs now (None: the stack's
+    defaults); without it the rules make one that is `undecided`. `no_operations`: nobody would run a
+    deployment. Raises InputError where the target names a model or GPU that is not known, MachineError where
+    simulating needs more than this machine has.
     """
     always = _hardware_free(workload)
     if isinstance(target, NoTarget):
@@ -80,17 +77,31 @@ def advise(
         situation = draw(workload, target, calibrations or {})
     except MachineError as error:
         return _no_plan([*always, _caching_alone(workload)], f"{error.message}: {error.why}")
-    plan = _plan(situation)
+    ruled = plan = _plan(situation)
     load = None if trace is None else load_of(spread_trace(trace)[0], BLOCK_SIZE)
     if trace is not None and load is not None and len(load) and load.span_s > 0:
-        options = replace(simulation or SimulationOptions(), measured=Measured.of(trace))
-        plan = plan_of(situation, simulate_plan(situation, load, calibrations or {}, options))
+        options = simulation or SimulationOptions()
+        situation, plan = simulated_plan(workload, target, trace, load, calibrations or {}, options, current)
+        ruled = _plan(situation)
     elif situation.hit is None:
         assumed = [(hit, _plan(draw(workload, target, calibrations or {}, hit))) for hit in ASSUMED_HITS]
         plan = plan.model_copy(update={"flips": flip_points("hit_rate_tokens", plan, assumed)})
-    impossible, order = _infeasible(situation), _queue_order(situation)
-    findings = [*always, *_with_device(situation, no_operations), *_budget_findings(situation, impossible)]
-    return Advice(_sorted([*findings, impossible, order]), plan, None, _unknown(plan))
+    plan = priced(plan, workload)
+    # Rule 0a looks at one instance of the fewest GPUs: a simulated layout of more may do what that cannot.
+    impossible = _infeasible(situation) if plan.simulation is None or plan.chosen is None else None
+    found = [*_with_device(situation, plan, no_operations), *_budget_findings(situation, impossible)]
+    findings = _sorted([*always, *found, impossible, _queue_order(situation)])
+    return Advice(findings, _concluded(plan, ruled, findings), None, unknown_of(plan))
+
+
+def _concluded(plan: Plan, ruled: Plan, findings: tuple[Finding, ...]) -> Plan:
+    """The plan beside what the rules say; `hosted` where they advise to rent an API."""
+    if plan.simulation is not None:
+        reasons = {**plan.reasons, "rules": beside_rules(plan, ruled, findings)}
+        plan = plan.model_copy(update={"reasons": reasons})
+    if plan.chosen is not None and any((f.code, f.verdict) == (HOSTED, "do") for f in findings):
+        plan = plan.model_copy(update={"verdict": "hosted"})
+    return plan
 
 
 def _plan(s: Situation) -> Plan:
@@ -174,7 +185,7 @@ def _caching_alone(workload: Workload) -> Finding:
     return prefix.prefix_caching(logged, sharing.hit_rate_tokens, sharing.hit_rate_optimal, None, basis)
 
 
-def _with_device(s: Situation, no_operations: bool) -> list[Finding | None]:
+def _with_device(s: Situation, plan: Plan, no_operations: bool) -> list[Finding | None]:
     """Rules that need step times or memory."""
     sharing, hit = s.workload.sharing, s.hit
     found: list[Finding | None] = [
@@ -200,8 +211,19 @@ def _with_device(s: Situation, no_operations: bool) -> list[Finding | None]:
         ]
     if not s.target.on_cpu:
         idle = s.sizing.load * s.instances * s.mean.rate_rps * s.instances / s.sizing_rps
-        found.append(hosted.mostly_idle(idle, no_operations))
+        found.append(_hosted(s, plan, idle, no_operations))
     return found
+
+
+def _hosted(s: Situation, plan: Plan, idle: float, no_operations: bool) -> Finding | None:
+    """Rule 11, with both prices where they are known."""
+    offer = hosted_offer(s.workload, s.target.model)
+    if offer is None:
+        return hosted.mostly_idle(idle, no_operations, own_usd=plan.usd_per_month)
+    name = f"{offer.model} ({offer.source})"
+    return hosted.mostly_idle(
+        idle, no_operations, own_usd=plan.usd_per_month, hosted_usd=offer.usd_per_month, hosted=name
+    )
 
 
 def _reuse_link(s: Situation) -> float:
@@ -281,21 +303,3 @@ def _split_findings(s: Situation) -> list[Finding]:
         lone = risks.lone_side(s.gpus // s.tp)
         found += [lone] if lone else []
     return found
-
-
-def _unknown(plan: Plan) -> tuple[UnknownField, ...]:
-    """The plan's nulls."""
-    reasons = [(f"plan.candidates.{name}", "not simulated yet") for name in SIMULATED]
-    reasons += [
-        (f"plan.{name}", "one candidate, not compared: not simulated yet")
-        for name in COMPARED
-        if getattr(plan, name) is None
-    ]
-    entries = [
-        UnknownField(path=path, why=why, how_to_get="advise validate measures it") for path, why in reasons
-    ]
-    prices = [
-        UnknownField(path=f"plan.{name}", why="no price is known", how_to_get="not built yet")
-        for name in PRICED
-    ]
-    return (*entries, *prices)

@@ -1,4 +1,4 @@
-"""Fill a Target from what is known: flag > target file > log > this machine > preset.
+"""Fill a Target from what is known: flag > target file > what runs now > log > this machine > preset.
 
 Each field takes its value from the first layer that has one, and keeps that layer's name as its origin. Where
 no model or no device can be found there is no target, and the reason says which flag would help.
@@ -8,21 +8,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
 from pydantic import ValidationError
 
 from advisor.advice import profiles
+from advisor.advice.current import Current
 from advisor.advice.links import parse_link
 from advisor.advice.machine import Machine
-from advisor.advice.target import CPU, Dtype, Objective, Origin, Stack, Target
+from advisor.advice.target import CPU, Dtype, KvDtype, Objective, Origin, Stack, Target
 from advisor.simulation.slo import Slo
 from engine import __version__
 from engine.errors import InputError
 from engine.fetch import EMBEDDED_NAME, model_name
 
-_SLO_FIELDS = ("ttft_s", "tpot_s", "tbt_s", "attainment")
+_LATENCIES = ("ttft_s", "tpot_s", "tbt_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class TargetOptions:
     gpu: str | None = None
     gpus: int | Literal["auto"] | None = None
     link: str | None = None
+    gpu_price: float | None = None  # US dollars an hour of one GPU
     slo: str | None = None
     ttft_s: float | None = None
     tpot_s: float | None = None
@@ -60,11 +62,13 @@ class NoTarget:
 Layer = tuple[Origin, dict[str, Any]]
 
 
-def resolve_target(options: TargetOptions, log_model: str | None, machine: Machine) -> Target | NoTarget:
+def resolve_target(
+    options: TargetOptions, log_model: str | None, machine: Machine, current: Current | None = None
+) -> Target | NoTarget:
     """The target, or why there is none.
 
-    `log_model` is the model that the log names. Raises InputError on unknown names and unreadable target
-    files.
+    `log_model` is the model that the log names, `current` what serves it now. Raises InputError on unknown
+    names and unreadable target files.
     """
     file = load_target(options.target) if options.target else {}
     offered = _from_machine(options.gpu or file.get("gpu"), options.here, machine)
@@ -73,6 +77,7 @@ def resolve_target(options: TargetOptions, log_model: str | None, machine: Machi
     layers: list[Layer] = [
         ("flag", _from_flags(options)),
         ("target file", {k: v for k, v in file.items() if k != "slo"}),
+        ("what runs now", {} if offered.get("gpu") == CPU or current is None else _from_current(current)),
         ("log", from_log),
         ("this machine", offered),
         ("preset", {"stack": "advise", "gpus": 1}),
@@ -95,6 +100,16 @@ def resolve_target(options: TargetOptions, log_model: str | None, machine: Machi
     if fields.get("objective") == "throughput":
         slo, slo_origins = Slo(), {"slo": "flag"}
     return Target(**fields, slo=slo, origins={**origins, **slo_origins})
+
+
+def known_gpu(options: TargetOptions, machine: Machine) -> str | None:
+    """The GPU that the target will be on, as far as flags, target file and machine say; None: a CPU, or none.
+
+    Raises InputError.
+    """
+    file = load_target(options.target) if options.target else {}
+    named = options.gpu or file.get("gpu") or next(iter(machine.gpus), None)
+    return None if named in (None, CPU) else profiles.gpu(named).id
 
 
 def load_target(path: Path) -> dict[str, Any]:
@@ -133,6 +148,7 @@ def _from_flags(options: TargetOptions) -> dict[str, Any]:
         "gpu",
         "gpus",
         "link",
+        "gpu_price",
         "objective",
         "isolation",
     )
@@ -145,6 +161,21 @@ def _model(name: str) -> dict[str, Any]:
     if Path(name).exists():
         return {"model": model_name(name), "model_path": name}
     return {"model": profiles.model(name).id}
+
+
+def _from_current(current: Current) -> dict[str, Any]:
+    """What the running configuration says of engine, model and GPUs, in words that a target knows."""
+    known = {
+        "stack": (current.stack, Stack),
+        "dtype": (current.other.get("quantization") or current.dtype, Dtype),
+        "kv_dtype": (current.kv_dtype, KvDtype),
+    }
+    fields: dict[str, Any] = {
+        name: value for name, (value, words) in known.items() if value != "auto" and value in get_args(words)
+    }
+    if "stack" in fields and current.version is not None:
+        fields["stack_version"] = current.version
+    return fields | _from_log(current.model) | {"max_len": current.max_len, "gpus": current.gpus}
 
 
 def _from_log(log_model: str | None) -> dict[str, Any]:
@@ -169,18 +200,23 @@ def _from_machine(named: str | None, here: bool, machine: Machine) -> dict[str, 
 
 
 def _slo(options: TargetOptions, file: dict[str, Any], on_cpu: bool) -> tuple[Slo, dict[str, Origin]]:
-    """Latency targets: one whole base (preset flag, target file, default preset), then single flags over it."""
+    """Latency targets: one whole base (preset flag, target file, default preset), then single flags over it.
+
+    Latencies given as flags, without a preset or a file, are all that is asked for.
+    """
     origin: Origin
+    flags = {name: getattr(options, name) for name in (*_LATENCIES, "attainment")}
     if options.slo is not None:
         base, origin = _preset(options.slo), "flag"
     elif file:
         base, origin = file, "target file"
+    elif any(flags[name] is not None for name in _LATENCIES):
+        base, origin = {"attainment": Slo().attainment}, "preset"
     else:
         base, origin = _preset("here" if on_cpu else "chat"), "preset"
     values = dict(base)
     origins: dict[str, Origin] = {f"slo.{name}": origin for name in values}
-    for name in _SLO_FIELDS:
-        flag = getattr(options, name)
+    for name, flag in flags.items():
         if flag is not None:
             values[name], origins[f"slo.{name}"] = flag, "flag"
     return Slo(**values), origins

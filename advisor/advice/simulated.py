@@ -22,7 +22,7 @@ from advisor.advice.search.decide import Decision, decide
 from advisor.advice.search.flips import find_flips
 from advisor.advice.search.hardware import Hardware
 from advisor.advice.search.judge import AtRate, Goal, Job, Judged, at_rate
-from advisor.advice.search.layout import DEGREES, Layout, colocated, layouts
+from advisor.advice.search.layout import BUDGETS, DEGREES, Layout, colocated, layouts
 from advisor.advice.search.run import Judges
 from advisor.advice.search.search import Found, Search
 from advisor.advice.situation import Situation
@@ -35,8 +35,8 @@ from advisor.simulation.scaling import busiest, time_scaled
 from engine.config import PoolConfig
 from engine.errors import MachineError
 
-PART = 1500  # requests of a simulation for the attribution table and for moved step times (ours)
-PART_TOLERANCE = 0.05
+PART = 800  # requests of a simulation for the attribution table and for moved step times (ours)
+PART_TOLERANCE = 0.1
 PEAK_S = 600.0  # the busiest window, that GPUs are counted for
 HEADROOM = 1.1  # of its rate (ours)
 MOST_GPUS = 512
@@ -174,7 +174,7 @@ class _Work:
             flips = find_flips(self._judge, self._goal, self._hardware, best, rest, reuse=self._reuse)
             rates = at_rate(self._job(best.layout, needed, 0), self._load, self._goal, needed)
             needs = self._fewest(best.layout)
-            trap = self._mean_trap(best.layout, needs)
+            trap = self._mean_trap(needs)
             self._what = "random search"
             rival = search.random(every, found.simulated, self._goal.seed)
         return Simulated(
@@ -255,15 +255,24 @@ class _Work:
         common = math.gcd(*counts)
         return tuple(count // common for count in counts)
 
-    def _mean_trap(self, layout: Layout, needs: int | None) -> dict[str, Any] | None:
-        """What a planner of mean lengths and an even rate would say, and what the log makes of that."""
-        if layout.split or self._hardware.on_cpu or not self._load.span_s:
+    def _mean_trap(self, needs: int | None) -> dict[str, Any] | None:
+        """The fewest GPUs by mean lengths and an even rate, and what the log makes of that."""
+        hardware, traffic, slo = self._hardware, self._s.mean, self._goal.slo
+        if hardware.on_cpu or not self._load.span_s:
             return None
-        unit = _multiplied(layout, 1, (1,))
         rate = len(self._load) / self._load.span_s
-        per_instance = predicted_rps(unit, self._hardware, self._s.mean, self._goal.slo) / SUSTAINED
-        count = max(1, math.ceil(rate / per_instance)) if per_instance > 0 else 1
-        found = at_rate(self._job(_multiplied(layout, count, (1,)), rate, 0), self._load, self._goal, rate)
+        units = [
+            colocated(hardware, 1, tp, budget, "least_loaded")
+            for tp in DEGREES
+            for budget in BUDGETS
+            if hardware.fits(tp, budget)
+        ]
+        bounds = [(predicted_rps(unit, hardware, traffic, slo) / SUSTAINED, unit) for unit in units]
+        counted = [(max(1, math.ceil(rate / bound)), bound, unit) for bound, unit in bounds if bound > 0]
+        if not counted:
+            return None
+        count, _, unit = min(counted, key=lambda one: (one[0] * one[2].gpus, -one[1]))
+        found = at_rate(self._job(_multiplied(unit, count, (1,)), rate, 0), self._load, self._goal, rate)
         return {
             "answer": {"gpus": count * unit.gpus, "basis": "mean lengths, evenly spaced requests"},
             "replay": {

@@ -1,7 +1,7 @@
 """The Target: which stack, model and devices a plan is for, and which latencies it must keep.
 
 Owns the model and its YAML form. Every field carries its origin, so that each assumption can be printed:
-flag > target file > log > this machine > preset. Who fills it from those layers is `resolve`.
+flag > target file > what runs now > log > this machine > preset. Who fills it from those layers is `resolve`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from pydantic import Field
 from advisor.simulation.slo import Slo
 from engine.config import Config
 
-Origin = Literal["flag", "target file", "log", "this machine", "preset"]
+Origin = Literal["flag", "target file", "what runs now", "log", "this machine", "preset"]
 Stack = Literal["advise", "vllm", "sglang", "trtllm"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32", "fp8", "fp4", "int8", "int4"]
+KvDtype = Literal["auto", "bfloat16", "float16", "float32", "fp8"]
 Objective = Literal["goodput", "tbt", "throughput"]
 
 CPU = "cpu"  # the device name of this machine's cores
@@ -29,14 +30,15 @@ class Target(Config):
     model: str = Field(description="a model profile's id, or the name of the model at `model_path`")
     model_path: str | None = Field(None, description="folder, GGUF file or config.json; null: by name")
     dtype: Dtype = Field("auto", description="weights; auto: bfloat16 where the device is fast in it")
-    kv_dtype: Literal["auto", "bfloat16", "float16", "float32", "fp8"] = Field(
-        "auto", description="KV cache; auto: as the weights"
-    )
+    kv_dtype: KvDtype = Field("auto", description="KV cache; auto: as the weights")
     max_len: int | None = Field(None, ge=1, description="longest prompt plus output, tokens; null: the model's")
     gpu: str = Field(description="a GPU profile's id, or `cpu`: the cores of this machine")
     gpus: int | Literal["auto"] = Field(1, description="how many GPUs; on a CPU how many cores")
     link: str | None = Field(None, description="network between nodes, e.g. 100Gbps; null: the GPU's own links")
     memory_bytes: int | None = Field(None, description="memory of the host; only set where gpu is `cpu`")
+    gpu_price: float | None = Field(
+        None, ge=0, description="US dollars an hour of one GPU; null: the dated price of the profiles"
+    )
     slo: Slo = Field(Slo(), description="latency targets")
     objective: Objective = Field("goodput", description="what to maximise")
     isolation: Literal["none", "client", "session"] = Field("none", description="who may share prefix blocks")

@@ -15,27 +15,22 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.advice.analysis import Analysis
-from advisor.advice.plan import Plan
+from advisor.report.plan import show_plan
 from advisor.report.rows import row
 from advisor.workload.model import Burstiness, Distribution, Latency, PromptPlace, Sharing
 from advisor.workload.models import ModelRows
-from engine.config import PoolConfig
-
-_SHOWN_FIELDS = (
-    "batching", "token_budget", "max_seqs", "prefix_cache", "queue_policy", "kv_tokens", "block_size",
-    "devices_per_instance",
-)  # fmt: skip
 
 
-def show_analysis(console: Console, analysis: Analysis) -> None:
-    """Print the whole analysis, one screen."""
-    _show_log(console, analysis)
-    _show_measures(console, analysis)
-    _show_people(console, analysis)
-    _show_traits(console, analysis)
+def show_analysis(console: Console, analysis: Analysis, *, measured: bool = True) -> None:
+    """Print the whole analysis, or without what was measured; the plan last."""
+    if measured:
+        _show_log(console, analysis)
+        _show_measures(console, analysis)
+        _show_people(console, analysis)
+        _show_traits(console, analysis)
     _show_findings(console, analysis)
     if analysis.plan is not None:
-        _show_plan(console, analysis.plan)
+        show_plan(console, analysis.plan)
     elif analysis.plan_reason:
         row(console, "plan", f"none: {analysis.plan_reason}")
     if analysis.unknown:
@@ -223,42 +218,6 @@ def _show_findings(console: Console, analysis: Analysis) -> None:
         places = [f"{place.file}:{place.line}, character {place.char}" for place in finding.examples]
         if places:
             row(console, finding.code, "compare " + " with ".join(places) + " (--show-text prints them)")
-
-
-def _show_plan(console: Console, plan: Plan) -> None:
-    console.print()
-    target, slo = plan.target, plan.target.slo
-    limits = [("TTFT", slo.ttft_s), ("TPOT", slo.tpot_s), ("TBT", slo.tbt_s)]
-    asked = ", ".join(f"{name} <= {seconds:g} s" for name, seconds in limits if seconds is not None)
-    devices = f"{target.gpus} x {target.gpu}"
-    row(console, "target", f"{target.model} on {devices}, {asked or 'no latency target'}, {slo.attainment:.0%}")
-    for origin in ("flag", "target file", "log", "this machine", "preset"):
-        names = sorted(name for name, source in target.origins.items() if source == origin)
-        if names:
-            row(console, "", f"from {origin}: {', '.join(names)}")
-    error = "unknown" if plan.step_time.error_p90 is None else f"{plan.step_time.error_p90:.0%}"
-    row(console, "steps", f"{plan.step_time.source}: {plan.step_time.key}; P90 error {error}")
-    if plan.chosen is None:
-        row(console, "plan", f"{plan.verdict}: {'; '.join(c.rejected for c in plan.candidates if c.rejected)}")
-    else:
-        row(console, "plan", f"{plan.verdict}: {plan.chosen} (made by rules; nothing is simulated yet)")
-    for flip in plan.flips or ():
-        becomes = ", ".join(f"{name} {value}" for name, value in flip["becomes"].items())
-        row(console, "", f"at {flip['parameter']} {flip['value']:g} it becomes: {becomes}")
-    if plan.choice is not None:
-        for index, pool in enumerate(plan.choice.pools):
-            _show_pool(console, plan, index, pool)
-
-
-def _show_pool(console: Console, plan: Plan, index: int, pool: PoolConfig) -> None:
-    row(console, "", f"{pool.count} x {pool.role}, TP {pool.tp}")
-    grid = Table.grid(padding=(0, 1))
-    for width in (8, 20, 8, None):
-        grid.add_column(width=width, overflow="fold")
-    for name in _SHOWN_FIELDS:
-        reason = plan.reasons.get(f"pools.{index}.{name}", "")
-        grid.add_row("", name, str(getattr(pool, name)), Text(reason))
-    console.print(grid)
 
 
 def _lengths(lengths: Distribution | None) -> str:

@@ -97,8 +97,9 @@ def interval_of_goodputs(
     """Goodput of the first plan over that of the second.
 
     Each plan was simulated at two rates at least, on either side of its goodput, with loads of one span.
-    Goodput is where the line through attainments, over the log of the rate, falls below `attainment`. There is
-    no interval where resamples lie beyond the rates: simulate lower or higher ones.
+    Goodput is where the line through attainments, over the log of the rate, falls below `attainment`. Of a
+    resample beyond the rates only that is known: each end of the interval takes the worse case, and is None
+    where too many are unknown.
     """
     every = np.concatenate([graded.arrival_s for graded in (*first, *second)])
     draws = _Draws.of(np.array([every.min(), every.max()]), block_s, seed)
@@ -109,12 +110,17 @@ def interval_of_goodputs(
     middle = float((measured[0] / measured[1])[0])
     if draws.why is not None:
         return draws.interval(middle, None)
-    drawn = [_crossings(plan, attainment, draws.attainments(_by_rate(plan))) for plan in (first, second)]
-    ratios = drawn[0] / drawn[1]
-    beyond = float(np.mean(~np.isfinite(ratios)))
-    if not np.isfinite(middle) or beyond > (1 - COVERAGE) / 2:
-        return draws.without(middle, f"in {beyond:.0%} of resamples a goodput is beyond the rates simulated")
-    return draws.interval(middle, ratios[np.isfinite(ratios)])
+    (low, high), (least, most) = (
+        _ends(plan, attainment, draws.attainments(_by_rate(plan))) for plan in (first, second)
+    )
+    tail = _tail(draws.blocks)
+    smallest = float(np.quantile(low / most, tail, method="lower"))
+    above = np.divide(high, least, out=np.full(len(high), np.inf), where=least > 0)
+    largest = float(np.quantile(above, 1 - tail, method="higher"))
+    if not np.isfinite(middle) or (smallest <= 0 and not np.isfinite(largest)):
+        return draws.without(middle, "in too many resamples a goodput is beyond the rates simulated")
+    ends = smallest if smallest > 0 else None, largest if np.isfinite(largest) else None
+    return Interval(middle, *ends, draws.blocks, draws.cell_s * STARTS)
 
 
 def _tail(blocks: int) -> float:
@@ -142,6 +148,16 @@ def _crossings(plan: Sequence[Graded], attainment: float, shares: FloatColumn) -
     high, low = falling[row, before], falling[row, after]
     weight = np.where(after > 0, (high - attainment) / np.where(after > 0, high - low, 1.0), np.nan)
     return np.asarray(np.exp(log_rate[before] + weight * (log_rate[after] - log_rate[before])))
+
+
+def _ends(plan: Sequence[Graded], attainment: float, shares: FloatColumn) -> tuple[FloatColumn, FloatColumn]:
+    """Between which rates the crossing of each row is: twice itself where it is within those simulated."""
+    crossing = _crossings(plan, attainment, shares)
+    rates = [graded.rate_rps for graded in _by_rate(plan)]
+    known, below = np.isfinite(crossing), shares[:, 0] < attainment
+    low = np.where(known, crossing, np.where(below, 0.0, rates[-1]))
+    high = np.where(known, crossing, np.where(below, rates[0], np.inf))
+    return low, high
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from engine.invariants import require
 
 _NEVER = float("inf")
+_MOMENT_S = 1e-9  # what is due within it has come: late on the clock, a shorter time adds nothing to it
 _ROUNDING = 1e-9  # of a copy's bytes: what is left of it by rounding when its end has come
 
 
@@ -100,7 +101,7 @@ class Link:
             done = []
             for key, copy in self._flowing.items():
                 copy.left -= copy.rate * step
-                if copy.left <= _ROUNDING * copy.bytes:
+                if copy.left <= max(_ROUNDING * copy.bytes, _MOMENT_S * copy.rate):
                     done.append(key)
             for key in done:
                 self._remove(key)

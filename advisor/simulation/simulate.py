@@ -258,6 +258,7 @@ class _Simulation:
     def _landed(self, now: float) -> None:
         if self._link is None or now < self._link_wakes:
             return
+        self._link_wakes = NEVER  # this wake is used up, also where the next copy lands at the same time
         for attempt in self._link.landed(now):
             if isinstance(attempt, int):
                 self._pulled(attempt, now)

@@ -5,16 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from helpers.replay_traces import steady_trace
 from helpers.workloads import workload
 
 from advisor.advice.advise import Advice, advise
 from advisor.advice.load import prefill_seconds
 from advisor.advice.plan import Plan
-from advisor.advice.profiles import model
+from advisor.advice.profiles import gpu_rental, model
 from advisor.advice.resolve import NoTarget
+from advisor.advice.simulated import SimulationOptions
 from advisor.advice.situation import hit_at
 from advisor.advice.target import Target
+from advisor.logs.trace import Trace
 from advisor.simulation.slo import Slo
+from advisor.workload.measure import measure
 from engine.config import EngineConfig
 from engine.step_time.calibrated import CalibratedStepTime, Coefficients
 from engine.step_time.files import Key
@@ -39,6 +43,11 @@ def gpu(**changes: Any) -> Target:
     slo = Slo(ttft_s=0.5, tpot_s=0.05, attainment=0.99)
     fields: dict[str, Any] = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "gpus": 4, "slo": slo}
     return Target(**(fields | changes))
+
+
+def small_trace(*, count: int = 60, prompt: int = 400, output: int = 30, gap_s: float = 4.0) -> Trace:
+    """Requests at even gaps that share nothing."""
+    return steady_trace(count, 1 / gap_s, prompt, output)
 
 
 def planned(advice: Advice) -> Plan:
@@ -86,14 +95,102 @@ def test_published_step_times_are_used_for_their_engine_only() -> None:
     assert planned(advise(workload(), gpu(stack="vllm", **mistral))).step_time.source == "roofline"
 
 
-def test_every_null_of_the_plan_is_explained() -> None:
-    advice = advise(workload(), cpu(), {KEY: STEPS})
-    plan = planned(advice)
-    explained = {u.path for u in advice.unknown}
+def nulls_of(plan: Plan) -> set[str]:
+    """Paths of everything in a plan that is null, but for a candidate that is not rejected."""
     nulls = {f"plan.{n}" for n, v in plan if v is None}
-    nulls |= {f"plan.candidates.{n}" for n, v in plan.candidates[0] if v is None and n != "rejected"}
-    assert nulls == explained
+    nulls |= {f"plan.candidates.{n}" for c in plan.candidates for n, v in c if v is None and n != "rejected"}
+    return nulls | {f"plan.simulation.{n}" for n, v in plan.simulation or () if v is None}
+
+
+def test_every_null_of_a_plan_made_by_rules_is_explained() -> None:
+    advice = advise(workload(), cpu(), {KEY: STEPS})
+    assert nulls_of(planned(advice)) == {u.path for u in advice.unknown}
     assert all("not simulated yet" in u.why or "price" in u.why for u in advice.unknown)
+    infeasible = advise(workload(), cpu(slo=Slo(ttft_s=3, tpot_s=0.015)), {KEY: STEPS})
+    assert nulls_of(planned(infeasible)) == {u.path for u in infeasible.unknown}
+
+
+@pytest.mark.parametrize("slo", [Slo(ttft_s=3, tpot_s=0.15), Slo(ttft_s=0.001, tpot_s=0.001)])
+def test_every_null_of_a_simulated_plan_is_explained(slo: Slo) -> None:
+    trace = small_trace(count=20, output=5)
+    advice = advise(
+        measure(trace), cpu(slo=slo), {KEY: STEPS}, trace=trace, simulation=SimulationOptions(processes=1)
+    )
+    plan = planned(advice)
+    assert plan.simulation is not None
+    assert (plan.chosen is None) == (slo.ttft_s == 0.001)
+    assert nulls_of(plan) == {u.path for u in advice.unknown}
+    assert not any("not simulated" in u.why for u in advice.unknown)
+
+
+def test_the_plan_says_whether_rules_and_simulation_agree() -> None:
+    trace = small_trace(count=20, output=5)
+    plan = planned(advise(measure(trace), cpu(), {KEY: STEPS}, trace=trace, simulation=SimulationOptions()))
+    assert plan.choice is not None
+    # The rules take 96 (above); of the CPU budgets in the search that is near 64 and 128.
+    near = plan.choice.pools[0].token_budget in (64, 128)
+    assert plan.reasons["rules"].startswith("the rules agree" if near else "the rules differ: token budget 96")
+
+
+def test_a_simulated_layout_that_keeps_the_targets_overrules_rule_0a() -> None:
+    """Two H100, the fewest that hold a batch, take 2.2 s for a prompt of 60,000 tokens; four need 1.4 s."""
+    trace = small_trace(count=20, prompt=60_000, output=4, gap_s=20.0)
+    target = gpu(gpus=4, slo=Slo(ttft_s=2.0, tpot_s=0.1))
+    assert codes(advise(measure(trace), target))["ADV401"] == "do"
+    advice = advise(measure(trace), target, trace=trace, simulation=SimulationOptions(processes=1))
+    plan = planned(advice)
+    assert plan.verdict != "infeasible"
+    assert plan.choice is not None
+    assert plan.choice.pools[0].tp == 4
+    assert "ADV401" not in codes(advice)
+    assert "ADV401" in plan.reasons["rules"]
+
+
+@pytest.mark.slow
+def test_auto_takes_the_fewest_gpus_that_keep_the_targets_at_the_peak() -> None:
+    target = gpu(gpus="auto", model="qwen2.5-14b", slo=Slo(ttft_s=1.0, tpot_s=0.05))
+    # Prefill of 2,000 tokens takes an H100 about 0.1 s: one a second leaves it idle, 20 a second do not.
+    few, many = (
+        planned(advise(measure(t), target, trace=t, simulation=SimulationOptions(processes=1)))
+        for t in (
+            small_trace(count=40, prompt=2000, output=20),
+            small_trace(count=200, prompt=2000, output=20, gap_s=0.05),
+        )
+    )
+    assert (few.target.gpus, few.gpus_needed) == (1, 1)
+    assert isinstance(many.target.gpus, int)
+    assert many.target.gpus > 1
+
+
+def test_the_rent_is_of_the_gpus_needed_at_the_price_given_else_the_dated_one() -> None:
+    given = planned(advise(workload(), gpu(gpu_price=2.5)))
+    assert given.gpus_needed is not None
+    assert given.usd_per_month == given.gpus_needed * 2.5 * 730
+    # 0.5 requests/s of 400 + 60 tokens are 828,000 tokens an hour.
+    assert given.usd_per_million_tokens == pytest.approx(given.gpus_needed * 2.5 / 0.828)
+    dated = planned(advise(workload(), gpu()))
+    rental = gpu_rental("h100-sxm")
+    assert rental is not None
+    assert dated.usd_per_month == pytest.approx((dated.gpus_needed or 0) * rental.usd_per_hour * 730)
+    assert rental.as_of in dated.reasons["usd_per_month"]
+    assert rental.source in dated.reasons["usd_per_month"]
+    assert planned(advise(workload(), cpu(), {KEY: STEPS})).usd_per_month is None
+
+
+def test_an_idle_deployment_is_held_against_the_price_of_a_hosted_api() -> None:
+    """gpt-oss-20b at 0.01 requests/s: list prices per million tokens are 0.075 in and 0.3 out at Groq."""
+    target = gpu(model="gpt-oss-20b", gpus=1)
+    quiet = workload(rate_rps=0.01, peak_60s=0.02, hit=0.0)
+    advice = advise(quiet, target, no_operations=True)
+    [found] = [f for f in advice.findings if f.code == "ADV601"]
+    a_month = 0.01 * 730 * 3600 * (400 * 0.075 + 60 * 0.3) / 1e6
+    assert found.evidence["hosted_usd_per_month"] == pytest.approx(a_month, rel=1e-5)
+    assert "groq" in str(found.saving)
+    assert planned(advice).verdict == "hosted"
+    other = advise(quiet, gpu(gpus=1))
+    [unpriced] = [f for f in other.findings if f.code == "ADV601"]
+    assert unpriced.evidence["hosted_usd_per_month"] is None
+    assert planned(other).verdict == "undecided"
 
 
 def test_every_field_of_the_pool_has_a_reason() -> None:

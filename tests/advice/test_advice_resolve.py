@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from advisor.advice.current import read_current
 from advisor.advice.machine import Machine
 from advisor.advice.resolve import NoTarget, TargetOptions, load_target, resolve_target
 from advisor.advice.target import Target
@@ -75,6 +76,38 @@ def test_a_named_preset_replaces_all_latency_targets_of_a_file(tmp_path: Path) -
     file.write_text("model: qwen3-8b\ngpu: l4\nslo: {tbt_s: 0.1}\n")
     slo = resolve(target=file, slo="rag", attainment=0.95).slo
     assert (slo.ttft_s, slo.tpot_s, slo.tbt_s, slo.attainment) == (1.2, 0.06, None, 0.95)
+
+
+def test_latencies_given_as_flags_are_all_that_is_asked_for_of_nine_in_ten() -> None:
+    # design.md section 3: a preset's percentile is the attainment, without one it is 0.90.
+    slo = resolve(gpu="l4", model="qwen3-8b", ttft_s=2.0, tpot_s=0.05).slo
+    assert (slo.ttft_s, slo.tpot_s, slo.tbt_s, slo.attainment) == (2.0, 0.05, None, 0.90)
+    assert resolve(gpu="l4", model="qwen3-8b", tbt_s=0.2).slo.tpot_s is None
+    assert resolve(gpu="l4", model="qwen3-8b", tbt_s=0.2, attainment=0.95).slo.attainment == 0.95
+
+
+def test_a_named_preset_keeps_its_percentile_beside_other_latencies() -> None:
+    slo = resolve(gpu="l4", model="qwen3-8b", slo="chat", ttft_s=2.0).slo
+    assert (slo.ttft_s, slo.tpot_s, slo.attainment) == (2.0, 0.05, 0.99)
+
+
+def test_what_runs_now_says_engine_model_and_gpus_behind_flags_and_before_the_log() -> None:
+    line = "vllm serve meta-llama/Llama-3.1-8B -tp 2 --quantization fp8 --max-model-len 8192"
+    options = TargetOptions(gpu="h100-sxm", slo="chat")
+    target = resolve_target(options, "qwen3-8b", LAPTOP, read_current(line))
+    assert isinstance(target, Target)
+    assert (target.stack, target.model, target.gpus) == ("vllm", "llama-3.1-8b", 2)
+    assert (target.dtype, target.max_len) == ("fp8", 8192)
+    assert target.origins["stack"] == target.origins["gpus"] == "what runs now"
+    named = resolve_target(replace(options, stack="sglang", gpus=8), None, LAPTOP, read_current(line))
+    assert isinstance(named, Target)
+    assert (named.stack, named.gpus, named.model) == ("sglang", 8, "llama-3.1-8b")
+
+
+def test_a_cpu_takes_nothing_from_what_runs_elsewhere() -> None:
+    target = resolve_target(TargetOptions(here=True), None, LAPTOP, read_current("vllm serve m -tp 2"))
+    assert isinstance(target, Target)
+    assert (target.stack, target.gpus, target.model) == ("advise", 4, "smollm2-135m-instruct")
 
 
 def test_throughput_has_no_latency_target() -> None:

@@ -106,3 +106,21 @@ def test_time_does_not_go_back() -> None:
     link.start("a", 0, 1, 1.0, 5.0)
     with pytest.raises(InvariantError, match="time"):
         link.landed(4.0)
+
+
+def test_copies_land_however_late_the_clock_is() -> None:
+    """At 10^6 s a clock moves in steps of 10^-10 s: what is left of a copy then must not wait for less."""
+    random, link = Random(3), Link(bytes_per_s=450e9)
+    now, open_copies = 1e6, 0
+    for key in range(2000):
+        now += random.expovariate(50.0)
+        while link.next_s <= now:
+            landed = link.landed(link.next_s)
+            assert landed, "the clock stands still"
+            open_copies -= len(landed)
+        link.start(key, 0, random.randrange(1, 3), random.uniform(1e6, 4e9), now)
+        open_copies += 1
+    while open_copies:
+        landed = link.landed(link.next_s)
+        assert landed, "the clock stands still"
+        open_copies -= len(landed)

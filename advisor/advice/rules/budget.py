@@ -115,7 +115,7 @@ def budget_found(budget: Budget, target_s: float, decode_rows: float, kind: str,
             "decode_rows": decode_rows,
             "step_time_source": source,
         },
-        next=f"token_budget: {budget.tokens} in engine.yaml"
+        next=f"token_budget: {budget.tokens} by this rule; engine.yaml has the plan's own"
         if budget.feasible
         else "loosen the target (--tpot or --tbt), or use a faster device",
     )

@@ -125,7 +125,7 @@ def consider_split(x: SplitInputs) -> list[Finding]:
         CANDIDATE.found(
             "check",
             {**tightness, "placement": where, "margin_required": RAISED_MARGIN if small else MARGIN},
-            next="compare it by replay before you adopt it: this version does not simulate splits",
+            next="the plan simulates it beside colocated layouts; adopt it only with the margin",
         )
     ]
     if x.cross_node_bits_per_s is not None and x.cross_node_bits_per_s < CROSS_NODE_BITS:

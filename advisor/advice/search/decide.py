@@ -17,10 +17,12 @@ from advisor.advice.search.attribution import best_of_kind
 from advisor.advice.search.hardware import Hardware
 from advisor.advice.search.judge import Goal, Judged
 from advisor.advice.search.layout import Layout
-from advisor.simulation.bootstrap import Interval, block_seconds, interval_of_goodputs
+from advisor.simulation.bootstrap import LEAST_BLOCKS, Interval, block_seconds, interval_of_goodputs
 
 SPLIT_MARGIN = 1.15  # over the best colocated layout (ours; against chunked baselines gains were 1.6 to 1.8)
 WEAK_SPLIT_MARGIN = 1.3  # where evidence is against a split: small models, short prompts, thin pools in bursts
+PLAIN_MARGIN = 1.1  # over the control where the objective has no noise to resample (ours) ...
+LEAST_REQUESTS = 1000  # ... and of how many requests that must be known (ours, as rule 0b)
 Verdict = Literal["change", "keep_defaults", "undecided", "infeasible"]
 Again = Callable[[Hardware, Sequence[Layout]], Sequence[Judged]]
 
@@ -29,7 +31,7 @@ Again = Callable[[Hardware, Sequence[Layout]], Sequence[Judged]]
 class Decision:
     """`chosen` is what to run: the control where the defaults are kept. `why`: one sentence.
 
-    `ratio` is the goodput per GPU of the best layout over that of the control.
+    `ratio` is the goodput per GPU of the best layout over that of the control; None where that has none.
     """
 
     verdict: Verdict
@@ -58,16 +60,15 @@ def decide(
     best, other = _best(finalists, weak_split=weak_split)
     if best is None or best.low_rps <= 0:
         return Decision("infeasible", None, None, None, "no layout keeps the targets at any rate")
-    ratio = _ratio(best, control, goal)
+    ratio, doubt = _compared(best, control, goal)
     if best.layout == control.layout:
         return Decision("keep_defaults", control, other, ratio, "nothing that was tried is better")
-    short = ratio is None or ratio.low is None or ratio.high is None
-    if short or ratio is None or not ratio.excludes(1.0) or (ratio.low or 0.0) < 1.0:
-        why = ratio.why if ratio is not None and ratio.why else "the difference is within the noise of the log"
-        if short and control.low_rps < needed_rps <= best.low_rps:
+    if doubt is not None:
+        no_interval = ratio is None or ratio.low is None
+        if no_interval and control.low_rps < needed_rps <= best.low_rps:
             # What fails at the rate of the log cannot be kept for want of an interval.
-            return Decision("undecided", best, control, ratio, f"{why}, but what runs now misses the targets")
-        return Decision("keep_defaults", control, best, ratio, why)
+            return Decision("undecided", best, control, ratio, f"{doubt}, but what runs now misses the targets")
+        return Decision("keep_defaults", control, best, ratio, doubt)
     flip = _flips_by_error(best.layout, control.layout, hardware, error, again)
     if flip is not None:
         return Decision("undecided", best, control, ratio, flip)
@@ -79,28 +80,59 @@ def _best(finalists: Sequence[Judged], *, weak_split: bool) -> tuple[Judged | No
     split, colocated = (best_of_kind(finalists, split=kind) for kind in (True, False))
     margin = WEAK_SPLIT_MARGIN if weak_split else SPLIT_MARGIN
     best = colocated
-    if split is not None and (colocated is None or split.per_gpu >= margin * colocated.per_gpu):
+    if split is not None and (colocated is None or split.per_gpu > margin * colocated.per_gpu):
         best = split
     others = [one for one in finalists if one is not best]
     return best, max(others, key=lambda one: one.per_gpu, default=None)
 
 
-def _ratio(best: Judged, control: Judged, goal: Goal) -> Interval | None:
-    """Goodput per GPU over that of the control; None where a goodput is zero or was not graded."""
-    if not best.graded or not control.graded or best.at is None or control.at is None:
-        return None
-    e2e_s = [one.at.e2e_p99_s for one in (best, control) if one.at is not None and one.at.e2e_p99_s is not None]
-    block_s = block_seconds(*(np.array([value]) for value in e2e_s))
+def _compared(best: Judged, control: Judged, goal: Goal) -> tuple[Interval | None, str | None]:
+    """Goodput per GPU over that of the control, and why that proves nothing; None where it does."""
+    if goal.objective != "goodput":
+        ratio = None
+        if control.per_gpu > 0:
+            why = f"the objective {goal.objective} has no interval"
+            ratio = Interval(best.per_gpu / control.per_gpu, None, None, 0, 0.0, why)
+        if best.simulated < LEAST_REQUESTS:
+            return ratio, f"{best.simulated} requests are too few to tell"
+        enough = ratio is None or ratio.middle > PLAIN_MARGIN
+        return ratio, None if enough else f"less than {PLAIN_MARGIN:g} times what runs now"
+    if control.low_rps <= 0 or not best.graded or not control.graded:
+        return None, _too_short(best)
+    block_s = _block_s(best, control)
     found = interval_of_goodputs(best.graded, control.graded, goal.slo.attainment, block_s, goal.seed)
+    if not np.isfinite(found.middle):
+        return None, found.why or "no goodput is within the rates simulated"
     per = control.layout.gpus / best.layout.gpus
     low, high = (None if end is None else end * per for end in (found.low, found.high))
-    return Interval(found.middle * per, low, high, found.blocks, found.block_s, found.why)
+    ratio = Interval(found.middle * per, low, high, found.blocks, found.block_s, found.why)
+    if ratio.low is None:
+        return ratio, ratio.why or "the log gives no interval"
+    return ratio, None if ratio.low > 1.0 else "the difference is within the noise of the log"
+
+
+def _block_s(*plans: Judged) -> float:
+    e2e_s = [one.at.e2e_p99_s for one in plans if one.at is not None and one.at.e2e_p99_s is not None]
+    return block_seconds(*(np.array([value]) for value in e2e_s))
+
+
+def _too_short(best: Judged) -> str | None:
+    """Why a log does not even tell a layout that keeps the targets from one that never does; None: it does."""
+    arrival_s = max((graded.arrival_s for graded in best.graded), key=len, default=np.zeros(0))
+    block_s = _block_s(best)
+    blocks = int(np.ptp(arrival_s) / block_s) if len(arrival_s) else 0
+    if blocks >= LEAST_BLOCKS:
+        return None
+    return f"the log holds {blocks} blocks of {block_s:.0f} s; an interval needs {LEAST_BLOCKS}"
 
 
 def _flips_by_error(
     best: Layout, control: Layout, hardware: Hardware, error: float | None, again: Again
 ) -> str | None:
-    """Which factor, moved by the error of the step times either way, makes the control as good; None: none."""
+    """Which factor, moved by its error either way, makes the control as good; None: none.
+
+    Links have no measured error: they are moved by that of the step times.
+    """
     if error is None:
         return None
     factors = ("prefill", "decode", "link") if best.split or control.split else ("prefill", "decode")
@@ -108,5 +140,6 @@ def _flips_by_error(
         for times in (1 + error, 1 / (1 + error)):
             one, other = again(hardware.moved(**{factor: times}), (best, control))
             if one.per_gpu <= other.per_gpu:
-                return f"with {factor} times x {times:.2f}, within their error, what runs now is as good"
+                then = "what runs now is as good" if other.per_gpu > 0 else "nothing keeps the targets"
+                return f"with {factor} times x {times:.2f}, within their error, {then}"
     return None

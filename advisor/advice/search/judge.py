@@ -27,6 +27,10 @@ from advisor.simulation.slo import Slo
 LOWEST, HIGHEST = 1 / 64, 64.0  # times the predicted rate: where the search for goodput gives up (ours)
 OUTWARD = 1.15  # from a rate to the next while all keep the goal, or none; its powers follow (ours)
 MOST_GRADED = 8  # complete simulations of a finalist (ours)
+FEWEST_REQUESTS = 50  # of a simulation that still says something of an attainment (ours)
+LEAST_SPAN_S = 60.0  # of a part: in a shorter one no queue can build up, whatever the rate (ours)
+BISECTED_FROM = 5  # complete simulations, where interpolation is not trusted any more (ours)
+FIRST_PAIR = (0.85, 1.2)  # of the predicted rate: an interval needs rates on both sides (ours)
 FEWEST_SESSIONS = 50  # with fewer, a rate made of whole sessions is too coarse (ours)
 
 
@@ -112,7 +116,7 @@ def judge(job: Job, load: Load, goal: Goal) -> Judged:
         part,
         objective,
         scale=_scale_of(part, goal.seed),
-        lowest=start * LOWEST,
+        lowest=min(start, max(start * LOWEST, FEWEST_REQUESTS / max(1, len(part)))),
         highest=start * HIGHEST,
         start=start,
         tolerance=job.tolerance,
@@ -130,21 +134,29 @@ def _close_in(job: Job, part: Load, goal: Goal) -> Judged:
     """
     wanted = goal.slo.attainment
     tried: list[tuple[float, float, Outcome]] = []  # rate, attainment
-    rate = job.start_rps
+    rates = [job.start_rps * factor for factor in FIRST_PAIR]
     while len(tried) < MOST_GRADED:
+        rate = rates.pop(0)
         outcome = _at_factor(job, part, goal, rate)
         tried.append((rate, outcome.attainment(goal.slo), outcome))
         tried.sort(key=lambda one: one[0])
+        if rates:
+            continue
         low = max((one for one in tried if one[1] >= wanted), key=lambda one: one[0], default=None)
         high = min((one for one in tried if one[1] < wanted), key=lambda one: one[0], default=None)
         if low is None or high is None:
             step = OUTWARD ** len(tried)
-            rate = low[0] * step if low is not None else tried[0][0] / step
+            rates = [low[0] * step if low is not None else tried[0][0] / step]
+            if low is None and rates[0] * part.span_s < FEWEST_REQUESTS:
+                break
             continue
         if high[0] <= low[0] * (1 + job.tolerance):
             break
-        share = min(0.75, max(0.25, (low[1] - wanted) / (low[1] - high[1])))
+        # Near an end, just far enough from it that the next step can close the interval.
+        edge = 1 + 0.9 * job.tolerance
+        share = 0.5 if len(tried) > BISECTED_FROM else (low[1] - wanted) / (low[1] - high[1])
         rate = low[0] * (high[0] / low[0]) ** share
+        rates = [min(max(rate, low[0] * edge), high[0] / edge)]
     missed = [one[0] for one in tried if one[1] < wanted and low is not None and one[0] < low[0]]
     return Judged(
         job.layout,
@@ -168,7 +180,7 @@ def busiest_part(load: Load, requests: int, rate_rps: float) -> Load:
     if not requests or len(load) == 0 or load.span_s == 0:
         return load
     factor = rate_rps * load.span_s / len(load)
-    wanted = max(1, round(requests / max(1.0, factor)))
+    wanted = max(1, round(requests / max(1.0, factor)), round(LEAST_SPAN_S * len(load) / load.span_s))
     if wanted >= len(load):
         return load
     spans = load.arrival_s[wanted - 1 :] - load.arrival_s[: len(load) - wanted + 1]

@@ -13,7 +13,7 @@ from typing import Literal
 from advisor.advice.search.hardware import Hardware
 from engine.config import PoolConfig, RouterConfig
 
-BUDGETS = (128, 256, 512, 1024, 2048, 4096, 8192)  # Sarathi-Serve's grid; neighbours by `REFINE` follow
+BUDGETS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)  # neighbours by `REFINE` follow
 REFINE = 128
 CPU_BUDGETS = (16, 32, 64, 128, 256, 512)  # ours: a step of 512 tokens takes about a second on a few cores
 PREFILL_BUDGET = 2048  # of a prefill instance: prompt throughput peaks there (Splitwise)
@@ -42,25 +42,26 @@ class Layout:
 
 
 def layouts(hardware: Hardware, gpus: int, *, reuse: bool) -> list[Layout]:
-    """Every sensible layout on `gpus` devices. `reuse`: prompts share prefixes, so routing by them may pay."""
+    """Every sensible layout on `gpus` devices, none of which leaves devices idle that would hold an instance.
+
+    `reuse`: prompts share prefixes, so that each is listed with routing by prefix too.
+    """
     if hardware.on_cpu:
         return [
             colocated(hardware, 1, 1, budget, "round_robin", devices=gpus)
             for budget in CPU_BUDGETS
             if hardware.fits(1, budget)
         ]
-    found = []
-    for tp in DEGREES:
-        if tp <= gpus:
-            router = _router(gpus // tp, reuse)
-            found += [
-                colocated(hardware, gpus // tp, tp, budget, router)
-                for budget in BUDGETS
-                if hardware.fits(tp, budget)
-            ]
-    return found + [
-        split(hardware, prefill, decode, reuse=reuse) for prefill, decode in _splits(hardware, gpus)
+    smallest = next((tp for tp in DEGREES if any(hardware.fits(tp, budget) for budget in BUDGETS)), 1)
+    found = [
+        colocated(hardware, gpus // tp, tp, budget, _router(gpus // tp))
+        for tp in DEGREES
+        if tp <= gpus and gpus % tp < smallest
+        for budget in BUDGETS
+        if hardware.fits(tp, budget)
     ]
+    found += [split(hardware, x, y) for x, y in _splits(hardware, gpus, smallest)]
+    return found + [one for layout in found if reuse and (one := by_prefix(layout))]
 
 
 def colocated(
@@ -72,7 +73,7 @@ def colocated(
     return Layout(f"{where}, chunked {budget}", (pool,), RouterConfig(policy=router))
 
 
-def split(hardware: Hardware, prefill: tuple[int, int], decode: tuple[int, int], *, reuse: bool) -> Layout:
+def split(hardware: Hardware, prefill: tuple[int, int], decode: tuple[int, int]) -> Layout:
     """Prefill and decode pools of (instances, TP)."""
     (x, tp_p), (y, tp_d) = prefill, decode
     pools = (
@@ -80,7 +81,7 @@ def split(hardware: Hardware, prefill: tuple[int, int], decode: tuple[int, int],
         pool_of(hardware, "decode", y, tp_d, PREFILL_BUDGET),
     )
     name = f"{x} prefill x TP {tp_p} + {y} decode x TP {tp_d}"
-    return Layout(name, pools, RouterConfig(policy=_router(max(x, y), reuse)))
+    return Layout(name, pools, RouterConfig(policy=_router(max(x, y))))
 
 
 def pool_of(
@@ -106,7 +107,7 @@ def pool_of(
 
 
 def variants(layout: Layout, hardware: Hardware, *, reuse: bool) -> Iterator[Layout]:
-    """The layout with one setting changed: budget, most sequences, queue order, routing, bypass."""
+    """The layout with one setting changed: budget, most sequences, queue order, bypass."""
     main = layout.pools[-1]
     if not layout.split:
         for budget in (main.token_budget - REFINE, main.token_budget + REFINE):
@@ -118,11 +119,22 @@ def variants(layout: Layout, hardware: Hardware, *, reuse: bool) -> Iterator[Lay
         yield _changed(layout, "longest prefix first", queue_policy="prefix_first")
     if layout.split:
         yield Layout(f"{layout.name}, bypass", layout.pools, layout.router.model_copy(update={"bypass": True}))
-    if sum(pool.count for pool in layout.pools) > 1:
-        other: Router = "least_loaded" if layout.router.policy == "prefix_affinity" else "prefix_affinity"
-        if reuse or other == "least_loaded":
-            router = layout.router.model_copy(update={"policy": other})
-            yield Layout(f"{layout.name}, {other.replace('_', ' ')}", layout.pools, router)
+
+
+def by_prefix(layout: Layout) -> Layout | None:
+    """The layout with requests routed to the instance that has most of their prompt; None for no choice.
+
+    Rule 1a. Which of the two is better depends on load and cache size, so it is simulated.
+    """
+    if all(pool.count == 1 for pool in layout.pools) or routed_by_prefix(layout):
+        return None
+    router = layout.router.model_copy(update={"policy": "prefix_affinity"})
+    return Layout(f"{layout.name}, by prefix", layout.pools, router)
+
+
+def routed_by_prefix(layout: Layout) -> bool:
+    """Whether requests go to the instance that has most of their prompt."""
+    return layout.router.policy == "prefix_affinity"
 
 
 def _with_budget(layout: Layout, hardware: Hardware, budget: int) -> Layout:
@@ -137,19 +149,16 @@ def _changed(layout: Layout, how: str, **change: object) -> Layout:
     return Layout(f"{layout.name}, {how}", pools, layout.router)
 
 
-def _router(instances: int, reuse: bool) -> Router:
-    """Rule 1a: affinity where prompts share prefixes and there is a choice of instance."""
-    if instances == 1:
-        return "round_robin"
-    return "prefix_affinity" if reuse else "least_loaded"
+def _router(instances: int) -> Router:
+    return "round_robin" if instances == 1 else "least_loaded"
 
 
-def _splits(hardware: Hardware, gpus: int) -> Iterable[tuple[tuple[int, int], tuple[int, int]]]:
-    """(instances, TP) of prefill and decode that leave fewer GPUs idle than one more instance takes."""
+def _splits(hardware: Hardware, gpus: int, smallest: int) -> Iterable[tuple[tuple[int, int], tuple[int, int]]]:
+    """(instances, TP) of prefill and decode that leave fewer than `smallest` GPUs idle."""
     degrees = [tp for tp in DEGREES if tp < gpus and hardware.fits(tp, PREFILL_BUDGET)]
     for tp_p in degrees:
         for tp_d in degrees:
             for x in range(1, (gpus - tp_d) // tp_p + 1):
                 y = (gpus - x * tp_p) // tp_d
-                if y and gpus - x * tp_p - y * tp_d < min(tp_p, tp_d):
+                if gpus - x * tp_p - y * tp_d < smallest:
                     yield (x, tp_p), (y, tp_d)
