@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from helpers.canaries import LOGS, MODEL, Canaries, byte_tokenizer, unreadable
 from helpers.recorded import ask, service
+from helpers.ruled import plan_by_rules
 
 from advisor.cli import run
 from advisor.logs.recorder import Recorder
@@ -32,6 +33,7 @@ FILES = {"engine.yaml", "plan.json", "target.yaml", "trace.jsonl"}
 @pytest.fixture(params=LOGS)
 def say(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Canaries:
     """Canaries, of which over 1,000 are in `log` in the current folder, beside a tokenizer."""
+    plan_by_rules(monkeypatch)
     monkeypatch.chdir(tmp_path)
     canaries = Canaries(1)
     Path("log").write_bytes(LOGS[request.param](canaries))

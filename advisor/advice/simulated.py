@@ -171,7 +171,10 @@ class _Work:
         if best is not None and best.low_rps > 0:
             self._what = "flip points"
             rest = [one for one in found.finalists if one is not best][:2]
-            flips = find_flips(self._judge, self._goal, self._hardware, best, rest, reuse=self._reuse)
+            unknown = self._s.hit is None
+            flips = find_flips(
+                self._judge, self._goal, self._hardware, best, rest, reuse=None if unknown else self._reuse
+            )
             rates = at_rate(self._job(best.layout, needed, 0), self._load, self._goal, needed)
             needs = self._fewest(best.layout)
             trap = self._mean_trap(needs)

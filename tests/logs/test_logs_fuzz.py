@@ -174,7 +174,7 @@ def test_damaged_logs_of_every_format(logs: dict[str, list[bytes]], tmp_path: Pa
 
 def commands(path: Path, tokenizer: str, rng: random.Random) -> None:
     """What the commands do with a log: advise, print, write for others."""
-    options = AnalyzeOptions(tokenizer=tokenizer, target=TARGET)
+    options = AnalyzeOptions(tokenizer=tokenizer, target=TARGET, simulate=False)
     with contextlib.suppress(InputError):
         analysis, _ = analyze([path], options)
         show_analysis(Console(file=io.StringIO()), analysis)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -91,7 +92,10 @@ def test_an_outcome_is_kept_where_it_is_one(tmp_path: Path, status: str, kept: s
 
 SCRIPT = """
 import contextlib, pathlib, sys
+import advisor.analyze
+from helpers.ruled import advise_by_rules
 from advisor.cli import run
+advisor.analyze.advise = advise_by_rules
 for log in sorted(pathlib.Path("logs").iterdir()):
     out = pathlib.Path(log.name)
     out.mkdir()
@@ -121,7 +125,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
     """Of two sets of logs that differ in all words and in nothing else, each read in a process of its own."""
     made = [_make(tmp_path_factory.mktemp("words"), other=other) for other in (False, True)]
     command = [sys.executable, "-c", SCRIPT, *TARGET]
-    environment = {"PYTHONPATH": str(ROOT), "PATH": ""}
+    environment = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "PATH": ""}
     running = [
         subprocess.Popen(
             command,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from advisor.advice.flips import ASSUMED_HITS
 from advisor.advice.search.hardware import Hardware
 from advisor.advice.search.judge import Goal, Job, Judged
 
@@ -24,9 +25,12 @@ Judge = Callable[[Sequence[Job]], Iterable[Judged]]
 
 
 def find_flips(
-    judge: Judge, goal: Goal, hardware: Hardware, best: Judged, others: Sequence[Judged], *, reuse: bool
+    judge: Judge, goal: Goal, hardware: Hardware, best: Judged, others: Sequence[Judged], *, reuse: bool | None
 ) -> list[dict[str, Any]]:
-    """The values looked at where one of `others` beats `best`, and which; or where none keeps the targets."""
+    """The values looked at where one of `others` beats `best`, and which; or where none keeps the targets.
+
+    `reuse`: whether requests share prefixes; None: the log does not tell, and the plan counts on none.
+    """
     candidates = [best, *others]
     found: list[dict[str, Any]] = [
         {"parameter": "rate_rps", "value": best.low_rps, "becomes": "more GPUs: its goodput ends here"}
@@ -64,7 +68,7 @@ def _resized(one: Judged, times: float) -> Judged:
 
 
 def _moves(
-    goal: Goal, hardware: Hardware, *, split: bool, reuse: bool
+    goal: Goal, hardware: Hardware, *, split: bool, reuse: bool | None
 ) -> Iterable[tuple[str, float, dict[str, Any]]]:
     """The parameter, its value, and what a job with it has different."""
     for name in ("ttft_s", "tpot_s", "tbt_s"):
@@ -76,6 +80,9 @@ def _moves(
     if reuse:
         for share in REUSE:
             yield "reuse", share, {"reuse": share}
+    if reuse is None:
+        for hit in ASSUMED_HITS:
+            yield "hit_rate_tokens", hit, {"assumed_hit": hit}
     if split:
         for times in LINKS:
             moved = hardware.moved(link=times)

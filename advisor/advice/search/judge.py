@@ -20,15 +20,18 @@ from advisor.simulation.from_trace import with_assumed_hits
 from advisor.simulation.goodput import Attainment, Capacity, Objective, Patient, Scale, goodput, throughput
 from advisor.simulation.load import Load
 from advisor.simulation.outcome import Outcome
-from advisor.simulation.scaling import scaled, time_scaled
+from advisor.simulation.scaling import busiest, scaled, time_scaled
 from advisor.simulation.simulate import Turns, Watch, simulate
 from advisor.simulation.slo import Slo
 
 LOWEST, HIGHEST = 1 / 64, 64.0  # times the predicted rate: where the search for goodput gives up (ours)
 OUTWARD = 1.15  # from a rate to the next while all keep the goal, or none; its powers follow (ours)
-MOST_GRADED = 8  # complete simulations of a finalist (ours)
+MOST_GRADED = 6  # complete simulations of a finalist (ours)
 FEWEST_REQUESTS = 50  # of a simulation that still says something of an attainment (ours)
-LEAST_SPAN_S = 60.0  # of a part: in a shorter one no queue can build up, whatever the rate (ours)
+# A part of the load lasts so many seconds at least, and so many times the TTFT target, within a minute (ours).
+LEAST_S, LEAST_TTFTS, MOST_LEAST_S = 4.0, 10.0, 60.0
+# Far above the log's own rate most requests are copies, and more of them tell no more (ours).
+COPIED, MOST_COPIED = 1.5, 3000
 BISECTED_FROM = 5  # complete simulations, where interpolation is not trusted any more (ours)
 FIRST_PAIR = (0.85, 1.2)  # of the predicted rate: an interval needs rates on both sides (ours)
 FEWEST_SESSIONS = 50  # with fewer, a rate made of whole sessions is too coarse (ours)
@@ -101,7 +104,7 @@ def judge(job: Job, load: Load, goal: Goal) -> Judged:
     load = load if job.reuse == 1.0 else with_reuse(load, job.reuse)
     load = load if job.assumed_hit is None else with_assumed_hits(load, job.assumed_hit)
     goal = goal if job.slo is None else replace(goal, slo=job.slo)
-    part = busiest_part(load, job.requests, job.start_rps)
+    part = busiest_part(load, job.requests, job.start_rps, goal.slo)
     if goal.objective == "throughput":
         rate, outcome = throughput(lambda every, watch: _run(job, every, goal, watch), part)
         return Judged(job.layout, rate, None, None, _at_rate(rate, outcome, goal.slo), (), len(part))
@@ -171,21 +174,22 @@ def _close_in(job: Job, part: Load, goal: Goal) -> Judged:
 
 def at_rate(job: Job, load: Load, goal: Goal, rate_rps: float) -> AtRate:
     """What the layout is like at a rate, however bad."""
-    part = busiest_part(load, job.requests, rate_rps)
+    part = busiest_part(load, job.requests, rate_rps, goal.slo)
     return _at_rate(rate_rps, _at_factor(job, part, goal, rate_rps), goal.slo)
 
 
-def busiest_part(load: Load, requests: int, rate_rps: float) -> Load:
-    """The busiest stretch of the load that has about `requests` at `rate_rps`; 0: all of it."""
-    if not requests or len(load) == 0 or load.span_s == 0:
+def busiest_part(load: Load, requests: int, rate_rps: float, slo: Slo) -> Load:
+    """The busiest stretch of the load in which about `requests` come at `rate_rps`; 0: all of it.
+
+    It is long enough for a queue to grow beyond the TTFT target at a rate a tenth too high, whatever the rate.
+    """
+    if not requests:
         return load
-    factor = rate_rps * load.span_s / len(load)
-    wanted = max(1, round(requests / max(1.0, factor)), round(LEAST_SPAN_S * len(load) / load.span_s))
-    if wanted >= len(load):
-        return load
-    spans = load.arrival_s[wanted - 1 :] - load.arrival_s[: len(load) - wanted + 1]
-    first = int(np.argmin(spans))
-    return load.take(np.arange(first, first + wanted))
+    if load.span_s > 0 and rate_rps * load.span_s > COPIED * len(load):
+        requests = min(requests, MOST_COPIED)
+    least_s = min(MOST_LEAST_S, max(LEAST_S, LEAST_TTFTS * (slo.ttft_s or 0.0)))
+    length_s = max(least_s, requests / rate_rps)
+    return load if length_s >= load.span_s else busiest(load, length_s)
 
 
 def with_reuse(load: Load, share: float) -> Load:
@@ -222,10 +226,16 @@ def _rate_rps(load: Load) -> float:
 
 
 def _scale_of(load: Load, seed: int) -> Scale:
-    """Whole sessions come and go with the rate; where there are few, times between requests shrink instead."""
-    if len(load) and int(load.session.max()) + 1 < FEWEST_SESSIONS:
-        return time_scaled
-    return lambda some, factor: scaled(some, factor, seed)
+    """Whole sessions come and go with the rate; of few sessions none can go, so times between requests grow.
+
+    They never shrink: a handful of requests all at once is no rate.
+    """
+    few = len(load) > 0 and int(load.session.max()) + 1 < FEWEST_SESSIONS
+
+    def scale(some: Load, factor: float) -> Load:
+        return time_scaled(some, factor) if few and factor < 1 else scaled(some, factor, seed)
+
+    return scale
 
 
 def _at_rate(rate_rps: float, outcome: Outcome, slo: Slo) -> AtRate:

@@ -18,7 +18,7 @@ class Judges(Children[Job, Judged]):
         super().__init__(_judge, (load, goal), count, purpose="simulates", hint=hint)
 
 
-FEW_REQUESTS = 500  # starting processes takes longer than simulating so few (ours)
+FEW_REQUESTS = 100  # starting processes takes longer than simulating so few (ours)
 
 
 def _judge(setup: tuple[Load, Goal]) -> Callable[[Job], Judged]:
