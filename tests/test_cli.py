@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.quick import only_the_decision
+from helpers.ruled import plan_by_rules
 
 from advisor.cli import app, run
 
@@ -70,7 +72,10 @@ def test_the_same_analysis_twice_writes_the_same_bytes(log: Path) -> None:
         assert (Path("one") / name).read_bytes() == (Path("two") / name).read_bytes()
 
 
-def test_an_edited_file_is_kept_without_force(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_edited_file_is_kept_without_force(
+    log: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan_by_rules(monkeypatch)
     command = ["analyze", "short.jsonl", *PLAN]
     assert run(command) == 0
     engine = Path("advise-out/engine.yaml")
@@ -98,8 +103,9 @@ def test_infeasible_is_exit_1(log: Path) -> None:
 
 
 def test_a_plan_is_made_again_for_another_target_without_the_log(
-    log: Path, capsys: pytest.CaptureFixture[str]
+    log: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    only_the_decision(monkeypatch)
     assert run(["analyze", "short.jsonl", *PLAN, "--slo", "chat"]) == 0
     Path("short.jsonl").unlink()
     first = capsys.readouterr().out
@@ -116,7 +122,10 @@ def test_a_plan_is_made_again_for_another_target_without_the_log(
     assert "gpu: h100-sxm and h200-sxm" in capsys.readouterr().err
 
 
-def test_plans_for_one_target_stand_side_by_side(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plans_for_one_target_stand_side_by_side(
+    log: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_the_decision(monkeypatch)
     command = ["analyze", "short.jsonl", *PLAN, "--slo", "chat"]
     assert run(command) == 0
     capsys.readouterr()

@@ -62,6 +62,7 @@ def test_every_request_completes_with_its_lengths_and_its_cached_tokens(healthy:
     assert 0 < healthy.cached.measured_tokens <= healthy.cached.expected_tokens
 
 
+@pytest.mark.slow  # tests/validation has it on a fake server in every run
 def test_every_step_slowed_threefold_fails(plan: tuple[Path, Trace], healthy: Result) -> None:
     assert healthy.latencies.tpot is not None
     slo = Slo(ttft_s=60, tpot_s=2 * healthy.latencies.tpot.max)

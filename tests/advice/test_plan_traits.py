@@ -127,8 +127,10 @@ def test_spikes_need_more_gpus_than_the_same_requests_spread_out() -> None:
     assert spiky.gpus_needed >= 2 * even.gpus_needed
 
 
-def test_a_trickle_without_operations_staff_is_hosted() -> None:
+@pytest.mark.slow
+def test_a_trickle_without_operations_staff_is_hosted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rule 11: under a tenth of the smallest deployment."""
+    only_the_decision(monkeypatch)
     trace = independent(30, 0.002, prompt=(300, 500), output=(50, 100))
     target = Target(
         model="qwen2.5-32b", gpu="a100-sxm-80g", gpus=2, slo=Slo(ttft_s=4, tpot_s=0.1), stack="vllm"

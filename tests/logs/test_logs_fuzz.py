@@ -201,7 +201,7 @@ def fuzz_commands(logs: Mapping[str, list[bytes]], folder: Path, lines: int, fir
 
 
 def test_damaged_logs_are_analyzed_and_redacted(logs: dict[str, list[bytes]], tmp_path: Path) -> None:
-    fuzz_commands(logs, tmp_path, QUICK_LINES // 5, first_round=2000)
+    fuzz_commands(logs, tmp_path, QUICK_LINES // 10, first_round=2000)
 
 
 @pytest.mark.parametrize("log", ["openai", "sglang_log_text", "litellm_spend", "dynamo"])

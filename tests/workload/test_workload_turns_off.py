@@ -29,7 +29,7 @@ def test_every_code_is_a_rule(path: str) -> None:
 def busy(**changes: Any) -> Workload:
     """A workload that fires as many rules as one can."""
     fields: dict[str, Any] = {
-        "prompt": 8000, "output": 100, "hit": 0.6, "curve": ((16, 0.0), (10**7, 0.6)), "rate_rps": 5.0,
+        "prompt": 8000, "output": 40, "hit": 0.6, "curve": ((16, 0.0), (10**7, 0.6)), "rate_rps": 5.0,
         "dispersion_10s": 9.0, "cv": 3.0, "any_position_share": 0.9, "hit_optimal": 0.7,
     }  # fmt: skip
     return workload(**(fields | changes))
