@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers.fake_server import Program, fake_server
 from helpers.replay_traces import block_trace
+from helpers.ruled import plan_by_rules
 
 from advisor.advice.plan import Candidate, Plan, StepTimeUse
 from advisor.advice.target import Target
@@ -38,6 +39,7 @@ ANALYZE = [
 @pytest.fixture
 def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a plan for 40 requests at 20 a second, with loose targets."""
+    plan_by_rules(monkeypatch)
     monkeypatch.chdir(tmp_path)
     Path("log.jsonl").write_text("".join(LINE.format(t=i * 50, n=i + 1) for i in range(40)))
     assert run(ANALYZE) == 0
