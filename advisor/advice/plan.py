@@ -54,7 +54,7 @@ class Candidate(Report):
 class Simulation(Report):
     """What the plan's figures rest on."""
 
-    requests: int = Field(description="requests of the log that were simulated")
+    requests: int = Field(description="requests of the log that can be simulated")
     simulated: int = Field(description="requests simulated by the search, all candidates together")
     needed_rps: float = Field(description="mean rate of the log, times --rate: what to plan for")
     why: str = Field(description="why the verdict is what it is")

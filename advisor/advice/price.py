@@ -93,21 +93,6 @@ def api_usd_per_month(tokens: Tokens, rate_rps: float, price: ApiPrice, *, batch
     return api_usd(tokens, price, batch=batch) * rate_rps * SECONDS_PER_HOUR * HOURS_PER_MONTH
 
 
-def break_even_rps(gpus: float, usd_per_gpu_hour: float, tokens: Tokens, price: ApiPrice) -> float | None:
-    """The mean rate above which `gpus` that never stop cost less than the API; None where the API is free."""
-    one = api_usd(tokens, price)
-    return gpus * _price(usd_per_gpu_hour) / SECONDS_PER_HOUR / one if one > 0 else None
-
-
-def caching_pays_after(write: float, read: float) -> float | None:
-    """Uses of a prefix within its lifetime above which caching costs less; multiples of the input price.
-
-    n uses cost write + (n - 1) read against n, so caching pays for n > (write - read) / (1 - read). None where
-    a read costs no less than input.
-    """
-    return (write - read) / (1 - read) if read < 1 else None
-
-
 def _price(usd_per_gpu_hour: float) -> float:
     if usd_per_gpu_hour < 0:
         raise InputError("a GPU price is negative", hint="--gpu-price 2.50")

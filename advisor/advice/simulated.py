@@ -27,7 +27,7 @@ from advisor.advice.search.run import Judges
 from advisor.advice.search.search import Found, Search
 from advisor.advice.situation import Situation
 from advisor.advice.sizing import ModelCopy
-from advisor.advice.steps import Calibrations, choose_step_times
+from advisor.advice.steps import Calibrations, choose_step_times, kv_bytes
 from advisor.advice.target import Target
 from advisor.simulation.from_trace import with_assumed_hits
 from advisor.simulation.load import Load
@@ -85,6 +85,8 @@ def simulate_plan(
 ) -> Simulated:
     """Search, compare and decide for a situation, on the requests of its log. Raises MachineError."""
     goal = Goal(s.target.slo, _objective(s.target), seed=options.seed)
+    if s.hit_basis == "cached tokens of the log" and s.hit:
+        load = with_assumed_hits(load, s.hit)
     hardware, error, tested = hardware_of(s, calibrations), s.steps.use.error_p90, None
     if options.control is not None and options.measured is not None:
         tested = backtest(load, options.measured, options.control, hardware)
@@ -92,8 +94,6 @@ def simulate_plan(
             hardware = hardware.moved(prefill=tested.prefill_factor, decode=tested.decode_factor)
             error = tested.error_after
     load = load if options.rate == 1.0 else time_scaled(load, options.rate)
-    if s.hit_basis == "cached tokens of the log" and s.hit:
-        load = with_assumed_hits(load, s.hit)
     with Judges(load, goal, options.processes) as judges:
         work = _Work(s, load, goal, hardware, error, judges.map, options.progress)
         found = work.run(options.control or default_layout(hardware, work.gpus))
@@ -110,7 +110,7 @@ def hardware_of(s: Situation, calibrations: Calibrations) -> Hardware:
         step_times={tp: chosen.model for tp, chosen in times.items()},
         copies={tp: ModelCopy(target, shape, tp, chosen.dtype) for tp, chosen in times.items()},
         longest=math.ceil(min(s.longest, target.max_len or shape.max_len)),
-        kv_bytes_per_token=shape.kv_bytes_per_token(),
+        kv_bytes_per_token=shape.kv_bytes_per_token(kv_bytes(target, times[degrees[0]].dtype, shape)),
         link_bytes_per_s=links_of(target, s.gpus)[0],
     )
 

@@ -155,6 +155,9 @@ def _reasons(s: Situation, found: Simulated, layout: Layout) -> dict[str, str]:
             if s.target.on_cpu
             else "0.9 of the GPU's memory less weights and activations",
         }
+    gap = None if found.decision.chosen is None else found.decision.chosen.below_rps
+    if gap is not None:
+        reasons["goodput"] = f"the targets are missed at {gap:.3g} requests/s too: no rate alone is the goodput"
     reasons["router.policy"] = "one instance, nothing to choose" if layout.pools[0].count == 1 else why
     reasons["model.dtype"] = (
         f"as the step times were measured ({s.steps.use.source})"

@@ -19,7 +19,7 @@ from advisor.advice.load import (
 )
 from advisor.advice.rules import budget as budgets
 from advisor.advice.rules.queueing import kingman_wait
-from advisor.advice.steps import ELEMENT_BYTES, weight_bytes
+from advisor.advice.steps import kv_bytes, weight_bytes
 from advisor.advice.target import Target
 from engine.errors import MachineError
 from engine.kv.capacity import cpu_kv_bytes, gpu_kv_bytes, kv_blocks
@@ -61,7 +61,7 @@ class ModelCopy:
     def kv_tokens(self, token_budget: int) -> int:
         """KV cache that fits beside it, tokens. Raises MachineError where nothing is left."""
         target, weights = self.target, weight_bytes(self.dtype, self.shape)
-        kv = max(weights, 2.0) if target.kv_dtype == "auto" else ELEMENT_BYTES[target.kv_dtype]
+        kv = kv_bytes(target, self.dtype, self.shape)
         if target.on_cpu:
             cores = target.gpus if isinstance(target.gpus, int) else 1
             room = cpu_kv_bytes(host_bytes=target.memory_bytes or 0, host_devices=cores, instance_devices=cores)

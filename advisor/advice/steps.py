@@ -72,8 +72,7 @@ def _published(target: Target, tp: int) -> StepTimes | None:
 
 def _roofline(target: Target, shape: ModelShape, tp: int, cores: int) -> StepTimes:
     weights = weight_bytes(target.dtype, shape)
-    # Quantised weights leave KV in 16 bits.
-    kv = max(weights, 2.0) if target.kv_dtype == "auto" else ELEMENT_BYTES[target.kv_dtype]
+    kv = kv_bytes(target, target.dtype, shape)
     if target.on_cpu:
         model = RooflineStepTime(shape, cpu_cores(cores), CPU_CONSTANTS, tp, weight_bytes=weights, kv_bytes=kv)
         basis = f"{cores} CPU cores, constants ours"
@@ -120,6 +119,11 @@ def weight_bytes(dtype: str, shape: ModelShape) -> float:
     if dtype == "auto" and shape.quantised_bytes is not None:
         return shape.quantised_bytes
     return ELEMENT_BYTES[dtype]
+
+
+def kv_bytes(target: Target, dtype: str, shape: ModelShape) -> float:
+    """Bytes an element of the KV cache, beside weights in `dtype`; quantised weights leave it in 16 bits."""
+    return max(weight_bytes(dtype, shape), 2.0) if target.kv_dtype == "auto" else ELEMENT_BYTES[target.kv_dtype]
 
 
 def gpu_device(name: str, tp: int = 1, dtype: str = "auto") -> Device:

@@ -74,23 +74,6 @@ def interval_of_difference(
     return draws.interval(middle, (of_first - of_second) / requests)
 
 
-def interval_of_ratio(
-    arrival_s: FloatColumn, first: BoolColumn, second: BoolColumn, block_s: float, seed: int
-) -> Interval:
-    """Requests that kept their targets under the first plan over those under the second. [requests]
-
-    The ratio of good requests a second at one rate. That of goodputs is `interval_of_goodputs`.
-    """
-    draws = _Draws.of(arrival_s, block_s, seed)
-    middle = float(first.sum() / second.sum()) if second.any() else np.inf
-    if draws.why is not None:
-        return draws.interval(middle, None)
-    of_second = draws.sums(arrival_s, second)
-    if not of_second.all():
-        return draws.without(middle, "in whole blocks the second plan keeps no request")
-    return draws.interval(middle, draws.sums(arrival_s, first) / of_second)
-
-
 def interval_of_goodputs(
     first: Sequence[Graded], second: Sequence[Graded], attainment: float, block_s: float, seed: int
 ) -> Interval:

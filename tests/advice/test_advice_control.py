@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from helpers.workloads import workload
 
 from advisor.advice.control import control_of, default_control
 from advisor.advice.current import read_current
 from advisor.advice.profiles import model_shape
 from advisor.advice.search.hardware import Hardware
+from advisor.advice.simulated import hardware_of
+from advisor.advice.situation import draw
 from advisor.advice.sizing import ModelCopy
 from advisor.advice.steps import choose_step_times
 from advisor.advice.target import Stack, Target
@@ -114,3 +117,13 @@ def test_defaults_take_the_fewest_gpus_an_instance_that_hold_the_model() -> None
 
 def test_the_bundled_engine_needs_no_control_of_its_own() -> None:
     assert default_control(target("advise"), hardware(target("advise")), 8) is None
+
+
+def test_fp8_halves_the_kv_that_a_split_has_to_move() -> None:
+    """Llama-3.1-8B: 131,072 bytes a token in 16 bits (papers.md, section 3)."""
+    moved = {}
+    for kv_dtype in ("auto", "fp8"):
+        wanted = target("vllm").model_copy(update={"model": "llama-3.1-8b", "kv_dtype": kv_dtype})
+        situation = draw(workload(), wanted, {})
+        moved[kv_dtype] = hardware_of(situation, {}).kv_bytes_per_token
+    assert moved == {"auto": 131_072, "fp8": 65_536}

@@ -11,9 +11,6 @@ from advisor.advice.price import (
     ApiPrice,
     Tokens,
     api_usd,
-    api_usd_per_month,
-    break_even_rps,
-    caching_pays_after,
     usd_per_million_tokens,
     usd_per_month,
 )
@@ -50,24 +47,6 @@ def test_without_cache_prices_cached_tokens_cost_as_input() -> None:
 def test_a_prompt_splits_by_its_hit_rate() -> None:
     assert Tokens.of(1000, 50, 0.75) == Tokens(250, 750, 0, 50)
     assert Tokens.of(1000, 50, 0.75, writes=True) == Tokens(0, 750, 250, 50)
-
-
-def test_the_break_even_rate_costs_the_same_either_way() -> None:
-    tokens = Tokens.of(2000, 200, 0.5)
-    rate = break_even_rps(2, 3.0, tokens, OPUS)
-    assert rate is not None
-    # One request: 1000 x 4 + 1000 x 0.2 + 200 x 20 = 8200 USD per million; 6 USD an hour buy 731.7 of them.
-    assert rate * 3600 == pytest.approx(6 / 0.0082)
-    assert api_usd_per_month(tokens, rate, OPUS) == pytest.approx(usd_per_month(2, 3.0))
-    assert break_even_rps(1, 3.0, tokens, ApiPrice(0, 0)) is None
-
-
-def test_caching_pays_after_the_published_number_of_uses(shared: Path) -> None:
-    facts = json.loads((shared / "facts" / "hosted.json").read_text())
-    for name, uses in facts["break_even"]["examples"].items():
-        write, read = (float(part[1:]) for part in name.split())
-        assert caching_pays_after(write, read) == pytest.approx(uses, abs=0.006)
-    assert caching_pays_after(1.0, 1.0) is None
 
 
 def test_batch_prices_of_the_facts_are_half(shared: Path) -> None:

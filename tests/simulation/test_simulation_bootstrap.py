@@ -15,7 +15,6 @@ from advisor.simulation.bootstrap import (
     block_seconds,
     interval_of_difference,
     interval_of_goodputs,
-    interval_of_ratio,
 )
 
 Series = npt.NDArray[np.float64]
@@ -78,15 +77,6 @@ def test_a_difference_is_held_as_often_as_it_says(minutes: int):
 def test_blocks_shorter_than_the_correlation_hold_it_less_often():
     # Why outcomes are drawn in blocks, and that the tests above would notice if they were not.
     assert covered(difference(22, 5.0), 150) < 0.87
-
-
-def test_a_ratio_is_held_as_often_as_it_says():
-    def one(rng: np.random.Generator, seed: int) -> tuple[Interval, float]:
-        first, second = pair(rng, 30)
-        kept = first < LIMITS[0], second < LIMITS[1]
-        return interval_of_ratio(arrivals(rng, len(first)), *kept, BLOCK_S, seed), 0.90 / 0.87
-
-    assert 0.90 <= covered(one) <= 0.98
 
 
 SLOPE = 3.0  # of the latent limit, per log of the rate
@@ -175,21 +165,11 @@ def test_equal_plans_do_not_differ():
 def test_under_twenty_blocks_there_is_no_interval(span_s: float, given: bool):
     arrival_s = np.linspace(0, span_s, 5000)
     kept = np.random.default_rng(0).random(5000) < 0.9
-    for interval in (
-        interval_of_difference(arrival_s, kept, ~kept, BLOCK_S, 0),
-        interval_of_ratio(arrival_s, kept, ~kept, BLOCK_S, 0),
-    ):
-        assert (interval.low is not None) == given
-        assert (interval.why is None) == given
-        assert interval.blocks == (20 if given else 19)
-        assert interval.block_s == pytest.approx(60)
-
-
-def test_a_plan_that_keeps_nothing_has_no_ratio():
-    kept = np.ones(5000, dtype=bool)
-    interval = interval_of_ratio(np.linspace(0, 5000, 5000), kept, ~kept, BLOCK_S, 0)
-    assert interval.low is None
-    assert interval.why is not None
+    interval = interval_of_difference(arrival_s, kept, ~kept, BLOCK_S, 0)
+    assert (interval.low is not None) == given
+    assert (interval.why is None) == given
+    assert interval.blocks == (20 if given else 19)
+    assert interval.block_s == pytest.approx(60)
 
 
 def test_blocks_are_three_times_the_longest_requests():
