@@ -220,7 +220,7 @@ def _plans(before: Plan | None, after: Plan | None) -> Iterator[Effect]:
     yield Effect("plan", one, other, changed=one != other)
     if before is not None and after is not None and before.choice is not None and after.choice is not None:
         goodputs = before.choice.goodput_rps_per_gpu, after.choice.goodput_rps_per_gpu
-        low, high = ("unknown" if goodput is None else f"{goodput.mid:.3g}" for goodput in goodputs)
+        low, high = ("unknown" if goodput is None else f"{goodput.low:.3g}" for goodput in goodputs)
         yield Effect("good requests/s a GPU", low, high)
 
 

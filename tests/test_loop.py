@@ -26,7 +26,7 @@ WINDOW = "busiest:10s"
 LIGHT = ChatService(
     minutes=6, sessions_rps=0.12, documents_rps=0.03, burst=1.0, system_words=200, document_words=(150, 300)
 )
-BAD_BUDGET = 1  # tokens of a step: one request at a time, a prompt of 300 uncached tokens takes 300 steps
+BAD_BUDGET = 2  # tokens of a step: two requests at a time, a prompt of 300 uncached tokens takes 150 steps
 
 
 @pytest.fixture(scope="module")

@@ -66,7 +66,7 @@ def figures(analysis: Analysis) -> Figures:
         plan.verdict,
         plan.chosen,
         None if choice is None else choice.gpus,
-        None if goodput is None else goodput.mid,
+        None if goodput is None else goodput.low,
         None if simulation is None else simulation.needed_rps,
         at.get("attainment"),
         at.get("ttft_p90_s"),

@@ -178,7 +178,7 @@ def _best(plan: Plan) -> list[Candidate]:
 
 def _show_attribution(console: Console, plan: Plan) -> None:
     """What each idea alone, and two together, are worth: goodput per GPU as bars."""
-    rows = [(str(one["name"]), one["goodput_rps_per_gpu"]["mid"]) for one in plan.attribution or ()]
+    rows = [(str(one["name"]), one["goodput_rps_per_gpu"]["low"]) for one in plan.attribution or ()]
     if not rows:
         return
     console.print()
@@ -280,7 +280,7 @@ def _errors(compared: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def _mid(interval: Interval | None) -> float:
-    return 0.0 if interval is None else interval.mid
+    return 0.0 if interval is None else interval.low
 
 
 def _goodput(interval: Interval | None) -> str:
@@ -288,7 +288,7 @@ def _goodput(interval: Interval | None) -> str:
         return "-"
     if interval.low <= 0:
         return "0"
-    return f"{interval.mid:.3g}"
+    return f"{interval.low:.3g}"
 
 
 def _gpus(count: int) -> str:

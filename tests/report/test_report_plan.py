@@ -135,7 +135,7 @@ def test_a_backtest_that_is_off_is_said_above_the_verdict() -> None:
     [
         "TTFT <= 2 s, TPOT <= 0.05 s, 90% of requests",
         "2 x TP 4: chunked, token budget 8,192, at most 256 at once, prefix cache, fcfs, 1,500,000 KV tokens",
-        "2 x TP 4, chunked 8192 [chosen] 0.42 1.90 s 31 ms 35%",
+        "2 x TP 4, chunked 8192 [chosen] 0.412 1.90 s 31 ms 35%",
         "[runner-up]",
         "at 3.4 requests/s, the rate to plan for: 89.9% keep the targets, TTFT P90 2.03 s, TPOT P90 31 ms",
         "cache + budget 0.42 ########################",
