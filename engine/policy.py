@@ -11,7 +11,7 @@ from typing import Literal
 
 from engine.sequence import Sequence
 
-AGING_TOKENS_PER_S = 1000.0  # ours: a prefix of 4,000 cached tokens may overtake for 4 s
+AGING_TOKENS_PER_S = 500.0  # ours, docs/scheduling.md: a prefix of 4,000 cached tokens may overtake for 8 s
 FCFS_ABOVE_WAITING = 128  # SGLang drops prefix order above this queue length
 
 CachedTokens = Callable[[Sequence], int]

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -268,6 +268,7 @@ def chats(conversations: int, output: tuple[int, int], seed: int = 0) -> Load:
 
 
 Order = Literal["fcfs", "prefix_first", "longest"]  # longest: prefix_first as the papers have it, without aging
+ORDERS: tuple[Order, ...] = get_args(Order)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.papers import INSTANT, cache_gain, chats, pool, queue_order, shared_documents
+from helpers.papers import INSTANT, Order, cache_gain, chats, pool, queue_order, shared_documents
 from helpers.simulating import BLOCK, make_load
 from helpers.workload_traces import mooncake
 
@@ -22,15 +22,20 @@ from engine.request import Run
 SHORT, LONG = (4, 8), (256, 512)
 
 
-def test_short_replies_gain_from_the_cache_and_long_ones_much_less():
+def mean_gain(output: tuple[int, int], order: Order) -> float:
+    """Of 8 draws of the lengths: one draw moves the gain by some percent."""
+    return float(np.mean([cache_gain(chats(20, output, seed), order) for seed in range(8)]))
+
+
+def test_short_replies_gain_from_the_cache_and_long_ones_almost_nothing():
     # 20 conversations at once, as in the benchmark: gains with short replies, almost none with long ones.
-    short, long = (cache_gain(chats(20, output), "longest") for output in (SHORT, LONG))
-    assert short > 0.20
-    assert long < short / 5
+    assert mean_gain(SHORT, "prefix_first") > 0.20
+    assert -0.01 < mean_gain(LONG, "prefix_first") < 0.05
 
 
-def test_long_replies_gain_under_five_percent_first_come_first_served():
-    assert -0.01 < cache_gain(chats(20, LONG), "fcfs") < 0.05
+def test_first_come_first_served_gains_less_with_short_replies():
+    # The cache holds less than all conversations, so the order decides what hits.
+    assert 0 < mean_gain(SHORT, "fcfs") < mean_gain(SHORT, "prefix_first") < mean_gain(SHORT, "longest")
 
 
 def random_tree(seed: int) -> Load:
@@ -110,7 +115,7 @@ def test_longest_prefix_order_costs_the_tail_where_fcfs_hits_already():
     assert after.hit_rate_tokens <= before.hit_rate_tokens + 0.001
     p99 = [float(np.quantile(one.e2e_s, 0.99)) for one in (before, aging, after)]
     assert p99[2] > 1.13 * p99[0]
-    assert p99[1] < 1.13 * p99[0]  # what aging is for
+    assert p99[1] - p99[0] < (p99[2] - p99[0]) / 2  # what aging is for
 
 
 @pytest.mark.parametrize(
