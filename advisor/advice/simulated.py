@@ -18,7 +18,7 @@ from advisor.advice.rules.capacity import DISPERSION_10S
 from advisor.advice.rules.split import SHORT_PROMPT, SMALL_MODEL
 from advisor.advice.search import attribution
 from advisor.advice.search.bounds import SUSTAINED, predicted_rps
-from advisor.advice.search.decide import Decision, decide
+from advisor.advice.search.decide import Decision, decide, in_both
 from advisor.advice.search.flips import find_flips
 from advisor.advice.search.hardware import Hardware
 from advisor.advice.search.judge import AtRate, Goal, Job, Judged, at_rate
@@ -32,6 +32,7 @@ from advisor.advice.target import Target
 from advisor.simulation.from_trace import with_assumed_hits
 from advisor.simulation.load import Load
 from advisor.simulation.scaling import busiest, time_scaled
+from advisor.simulation.simulate import Turns
 from engine.config import PoolConfig
 from engine.errors import MachineError
 
@@ -40,13 +41,18 @@ PART_TOLERANCE = 0.1
 PEAK_S = 600.0  # the busiest window, that GPUs are counted for
 HEADROOM = 1.1  # of its rate (ours)
 MOST_GPUS = 512
+EARLY_TURNS = 0.05  # of turns sent before the turn before has ended: beyond, turns that wait decide too (ours)
 
 Progress = Callable[[str, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """All that was simulated for one plan. `needed_rps`: the mean rate to plan for."""
+    """All that was simulated for one plan.
+
+    `needed_rps`: the mean rate to plan for. `waiting`: what would be decided if each turn waited for the one
+    before it; None where hardly a turn would come too early.
+    """
 
     found: Found
     control: Judged
@@ -60,6 +66,7 @@ class Simulated:
     needed_rps: float
     goal: Goal
     requests: int
+    waiting: Decision | None = None
     backtest: Backtest | None = None
 
 
@@ -156,18 +163,21 @@ class _Work:
         search = Search(self._judge, self._hardware, self._s.mean, self._goal, reuse=self._reuse)
         found = search.run(every, (control,))
         self._finalists = found.finalists
-        [standing] = [one for one in found.finalists if one.layout == control]
         table = self._attribution(found)
         needed = len(self._load) / self._load.span_s if self._load.span_s > 0 else 0.0
         self._what = "checking"
-        decision = decide(
-            found.finalists, standing, self._goal, self._hardware,
-            error=self._error, needed_rps=needed,
-            weak_split=self._weak_split(), again=self._again,
-        )  # fmt: skip
-        best = decision.chosen
+        decision = self._decide(found.finalists, control, needed)
+        waiting = None
         flips: Sequence[dict[str, Any]] = ()
         trap = rates = needs = rival = None
+        if decision.chosen is not None and decision.chosen.low_rps > 0:
+            rates = at_rate(self._job(decision.chosen.layout, needed, 0), self._load, self._goal, needed)
+            if rates.early_turns > EARLY_TURNS and len(self._load.waiting_turns):
+                self._what = "turns that wait"
+                again = search.once_more(found.finalists, "causal")
+                waiting = self._decide(again, control, needed, "causal")
+                decision = in_both(decision, waiting)
+        best = decision.chosen
         if best is not None and best.low_rps > 0:
             self._what = "flip points"
             rest = [one for one in found.finalists if one is not best][:2]
@@ -175,14 +185,22 @@ class _Work:
             flips = find_flips(
                 self._judge, self._goal, self._hardware, best, rest, reuse=None if unknown else self._reuse
             )
-            rates = at_rate(self._job(best.layout, needed, 0), self._load, self._goal, needed)
             needs = self._fewest(best.layout)
             trap = self._mean_trap(needs)
             self._what = "random search"
             rival = search.random(every, found.simulated, self._goal.seed)
         return Simulated(
-            found, standing, decision, tuple(table), tuple(flips), trap, rival, rates, needs, needed,
-            self._goal, len(self._load),
+            found, _of(control, found.finalists), decision, tuple(table), tuple(flips), trap, rival, rates,
+            needs, needed, self._goal, len(self._load), waiting,
+        )  # fmt: skip
+
+    def _decide(
+        self, finalists: Sequence[Judged], control: Layout, needed_rps: float, turns: Turns = "open"
+    ) -> Decision:
+        return decide(
+            finalists, _of(control, finalists), self._goal, self._hardware,
+            error=self._error, needed_rps=needed_rps, weak_split=self._weak_split(),
+            again=lambda hardware, some: self._again(hardware, some, turns),
         )  # fmt: skip
 
     def _judge(self, jobs: Sequence[Job]) -> list[Judged]:
@@ -196,8 +214,9 @@ class _Work:
     def _job(self, layout: Layout, rps: float, requests: int, hardware: Hardware | None = None) -> Job:
         return Job(layout, hardware or self._hardware, requests, max(rps, 1e-3), PART_TOLERANCE)
 
-    def _again(self, hardware: Hardware, some: Sequence[Layout]) -> list[Judged]:
-        return self._judge([self._job(one, self._known_rps(one), PART, hardware) for one in some])
+    def _again(self, hardware: Hardware, some: Sequence[Layout], turns: Turns) -> list[Judged]:
+        jobs = [self._job(one, self._known_rps(one), PART, hardware) for one in some]
+        return self._judge([replace(job, turns=turns) for job in jobs])
 
     def _known_rps(self, layout: Layout) -> float:
         """The goodput found for a layout; 0 for one that was not looked at."""
@@ -285,6 +304,10 @@ class _Work:
                 "gpus_needed": needs,
             },
         }
+
+
+def _of(layout: Layout, judged: Sequence[Judged]) -> Judged:
+    return next(one for one in judged if one.layout == layout)
 
 
 def _objective(target: Target) -> Literal["goodput", "tbt", "throughput"]:

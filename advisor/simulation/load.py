@@ -45,6 +45,11 @@ class Load:
         """Seconds from the first arrival to the last."""
         return float(self.arrival_s[-1] - self.arrival_s[0]) if len(self) else 0.0
 
+    @property
+    def waiting_turns(self) -> IntColumn:
+        """Rows of turns that can wait for the turn before them: those with a known think time."""
+        return np.flatnonzero((self.parent >= 0) & np.isfinite(self.think_s))
+
     def take(self, rows: IntColumn) -> Self:
         """The requests of some rows, ascending; turns whose parent is left out have none."""
         place = np.full(len(self) + 1, -1, dtype=np.int64)

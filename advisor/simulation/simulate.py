@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Literal, Protocol
 
-import numpy as np
-
 from advisor.simulation.deployment import Deployment, Fault, Pool
 from advisor.simulation.instance import NEVER, Instance
 from advisor.simulation.link import Link
@@ -332,8 +330,8 @@ class _Simulation:
 
 
 def _children(load: Load) -> dict[int, list[int]]:
-    """The turns that wait for each turn: those with a known think time. Others come when the log has them."""
+    """The turns that wait for each turn."""
     children: dict[int, list[int]] = {}
-    for row in np.flatnonzero((load.parent >= 0) & np.isfinite(load.think_s)).tolist():
+    for row in load.waiting_turns.tolist():
         children.setdefault(int(load.parent[row]), []).append(row)
     return children

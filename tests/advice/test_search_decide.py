@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from helpers.planning import devices, grades, judged, layout
 
-from advisor.advice.search.decide import Decision, decide
+from advisor.advice.search.decide import Decision, decide, in_both
 from advisor.advice.search.hardware import Hardware
 from advisor.advice.search.judge import Goal, Judged
 from advisor.advice.search.layout import Layout
@@ -168,3 +168,16 @@ def test_without_latency_targets_a_tenth_more_of_enough_requests_is_a_change(
     assert found.verdict == verdict
     assert found.ratio is not None
     assert (found.ratio.middle, found.ratio.low) == (pytest.approx(ratio), None)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "verdict"),
+    [((1.0, 1.5), "change"), ((1.5, 1.0), "undecided"), ((1.0, 1.01), "undecided")],
+    ids=["the same", "what runs now is better", "within the noise"],
+)
+def test_turns_that_would_overlap_must_agree_with_turns_that_wait(waiting: tuple[float, float], verdict: str):
+    sent = choose(grade(NOW, 1.0), grade(OTHER, 1.5, seed=1))
+    now, other = waiting
+    found = in_both(sent, choose(grade(NOW, now), grade(OTHER, other, seed=1)))
+    assert (found.verdict, found.chosen) == (verdict, sent.chosen)
+    assert ("if they wait: keep defaults with now" in found.why) == (verdict == "undecided")

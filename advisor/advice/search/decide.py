@@ -8,7 +8,7 @@ needs to know.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -73,6 +73,22 @@ def decide(
     if flip is not None:
         return Decision("undecided", best, control, ratio, flip)
     return Decision("change", best, other, ratio, "better beyond the noise and the error of the step times")
+
+
+def in_both(sent_as_logged: Decision, waiting: Decision) -> Decision:
+    """The decision where turns would come before the turn before them has ended, as no client sends them.
+
+    It stands if it is the same where each turn waits; else nothing is decided.
+    """
+    if sent_as_logged.verdict == waiting.verdict and _name(sent_as_logged) == _name(waiting):
+        return sent_as_logged
+    other = waiting.verdict.replace("_", " ") + ("" if waiting.chosen is None else f" with {_name(waiting)}")
+    why = f"many turns would come before the turn before them has ended; if they wait: {other}"
+    return replace(sent_as_logged, verdict="undecided", why=why)
+
+
+def _name(decision: Decision) -> str | None:
+    return None if decision.chosen is None else decision.chosen.layout.name
 
 
 def _best(finalists: Sequence[Judged], *, weak_split: bool) -> tuple[Judged | None, Judged | None]:

@@ -53,7 +53,8 @@ class Job:
 
     `requests`: about how many each simulation has, the busiest of the load; 0: all. `start_rps` is the
     predicted goodput; `tolerance` how closely it is found. `graded`: every simulation runs to its end. `slo`,
-    `reuse` (the share of requests that share prefixes) and `assumed_hit` are moved for flip points.
+    `reuse` (the share of requests that share prefixes) and `assumed_hit` are moved for flip points, `turns`
+    where turns would overlap.
     """
 
     layout: Layout
@@ -65,6 +66,7 @@ class Job:
     slo: Slo | None = None
     reuse: float = 1.0
     assumed_hit: float | None = None
+    turns: Turns | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class AtRate:
     hit_rate_tokens: float | None
     e2e_p99_s: float | None
     preemptions: int
+    early_turns: float = 0.0  # share of turns sent before the turn before has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,7 @@ def judge(job: Job, load: Load, goal: Goal) -> Judged:
     """The goodput of a job's layout; with objective `throughput`, requests/s when all are there at once."""
     load = load if job.reuse == 1.0 else with_reuse(load, job.reuse)
     load = load if job.assumed_hit is None else with_assumed_hits(load, job.assumed_hit)
-    goal = goal if job.slo is None else replace(goal, slo=job.slo)
+    goal = replace(goal, slo=job.slo or goal.slo, turns=job.turns or goal.turns)
     part = busiest_part(load, job.requests, job.start_rps, goal.slo)
     if goal.objective == "throughput":
         rate, outcome = throughput(lambda every, watch: _run(job, every, goal, watch), part)
@@ -248,6 +251,7 @@ def _at_rate(rate_rps: float, outcome: Outcome, slo: Slo) -> AtRate:
         outcome.hit_rate_tokens,
         _percentile(outcome.e2e_s, 99),
         outcome.preemptions,
+        outcome.early_turns,
     )
 
 

@@ -18,6 +18,7 @@ from advisor.advice.search.bounds import SUSTAINED, predicted_rps
 from advisor.advice.search.hardware import Hardware
 from advisor.advice.search.judge import Goal, Job, Judged
 from advisor.advice.search.layout import Layout, by_prefix, routed_by_prefix, variants
+from advisor.simulation.simulate import Turns
 from advisor.simulation.slo import Slo
 
 Judge = Callable[[Sequence[Job]], Iterable[Judged]]
@@ -39,8 +40,7 @@ LEAST_OF_KIND = 4
 HOPELESS = 0.5  # of the best predicted rate per GPU (ours)
 CONTENDER = 0.75  # of the best goodput per GPU: less than a split's largest margin leaves (ours)
 DOUBTED = 1 / 16  # of the predicted rate: less was found where some long requests fail at any (ours)
-FINAL_REQUESTS = 12_000  # of a finalist's simulation at most, the busiest of the log (ours)
-FINAL_TOLERANCE = 0.025
+FINAL = Round(12_000, 0.025, 0)  # of a finalist's simulation at most, the busiest of the log (ours)
 AT_ONCE = 2  # layouts that random search begins together
 
 
@@ -82,8 +82,7 @@ class Search:
         standing = self._judged([(one, self.predicted(one)) for one in also], SECOND_ROUND)
         chosen = [one for one in _with_each_kind(second, SECOND_ROUND.keep) if _contends(one, second)]
         again = [self._again(one) for one in (*chosen, *standing)]
-        final = Round(FINAL_REQUESTS, FINAL_TOLERANCE, 0)
-        finalists = self._judged(again, final, graded=True)
+        finalists = self._judged(again, FINAL, graded=True)
         others = {one.layout.name: one for one in (*first, *second)}
         for one in finalists:
             others.pop(one.layout.name, None)
@@ -97,17 +96,21 @@ class Search:
                 return rate
         return 1e-3
 
+    def once_more(self, finalists: Sequence[Judged], turns: Turns) -> list[Judged]:
+        """The finalists on all of the load again, with turns of this kind; best first."""
+        rated = [self._again(one) for one in finalists]
+        return best_first(self._judged(rated, FINAL, graded=True, turns=turns))
+
     def random(self, every: Sequence[Layout], simulated: int, seed: int) -> Judged | None:
         """The best that random search finds for as many simulated requests, each layout judged on the whole.
 
         Begins `AT_ONCE` layouts at a time, so it may take a little more; whatever the number of processes.
         """
         order = [every[i] for i in np.random.default_rng(seed).permutation(len(every)).tolist()]
-        whole = Round(FINAL_REQUESTS, FINAL_TOLERANCE, 0)
         judged: list[Judged] = []
         while order and sum(one.simulated for one in judged) < simulated:
             some, order = order[:AT_ONCE], order[AT_ONCE:]
-            judged += self._judged([(one, self.predicted(one)) for one in some], whole)
+            judged += self._judged([(one, self.predicted(one)) for one in some], FINAL)
         return next(iter(best_first(judged)), None)
 
     def _again(self, one: Judged) -> Rated:
@@ -142,9 +145,11 @@ class Search:
                 kept.append((layout, self.predicted(layout)))
         return kept, rejected
 
-    def _judged(self, rated: Sequence[Rated], stage: Round, *, graded: bool = False) -> list[Judged]:
+    def _judged(
+        self, rated: Sequence[Rated], stage: Round, *, graded: bool = False, turns: Turns | None = None
+    ) -> list[Judged]:
         jobs = [
-            Job(one, self._hardware, stage.requests, max(rps, 1e-3), stage.tolerance, graded)
+            Job(one, self._hardware, stage.requests, max(rps, 1e-3), stage.tolerance, graded, turns=turns)
             for one, rps in rated
         ]
         judged = list(self._judge(jobs))
