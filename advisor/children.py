@@ -37,8 +37,12 @@ MOST_PROCESSES = 8
 _MAIN = "from advisor.children import serve; serve()"
 _AHEAD = 2  # jobs a process that are taken before they are needed
 _PATIENCE_S = 5.0
-# glibc would give the memory of every job back to the system and fetch it anew: a sixth of the time.
-_KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(256 << 20), "MALLOC_MMAP_THRESHOLD_": str(256 << 20)}
+_ENVIRONMENT = {
+    # glibc would give the memory of every job back to the system and fetch it anew: a sixth of the time.
+    "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
+    "MALLOC_MMAP_THRESHOLD_": str(256 << 20),
+    "OPENBLAS_NUM_THREADS": "1",  # there is a process for each core already
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +165,7 @@ class _Child:
             [sys.executable, "-P", "-c", _MAIN],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=os.environ | _KEEP_MEMORY | {"PYTHONPATH": paths},
+            env=os.environ | _ENVIRONMENT | {"PYTHONPATH": paths},
         )
 
     def ask(self, job: object) -> object:

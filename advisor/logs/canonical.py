@@ -24,13 +24,11 @@ def canonical_bytes(prompt: Prompt) -> bytes:
     if prompt.messages is None:
         return (prompt.text or "").encode("utf-8", "replace")
     parts = [f"<|tool|>{_json(tool)}\n" for tool in prompt.tools or ()]
-    for message in prompt.messages:
-        extra = ""
-        if len(message) > 2:
-            names = (name for name in message if name not in ("role", "content"))
-            extra = "".join([f"\n{name}: {_json(message[name])}" for name in names])
-        # About as long as what chat templates put around a message.
-        parts.append(f"<|{message['role']}|>\n{message['content']}{extra}<|end|>\n")
+    # About as long as what chat templates put around a message.
+    parts += [
+        f"<|{message['role']}|>\n{message['content']}{_extra(message) if len(message) > 2 else ''}<|end|>\n"
+        for message in prompt.messages
+    ]
     return "".join(parts).encode("utf-8", "replace")
 
 
@@ -38,6 +36,12 @@ def joined_text(prompt: Prompt) -> str:
     """Messages as one plain text, for a tokenizer without a chat template."""
     parts = [str(tool) for tool in prompt.tools or ()]
     return "\n".join(parts + [f"{message['role']}: {message['content']}" for message in prompt.messages or ()])
+
+
+def _extra(message: Mapping[str, Any]) -> str:
+    """What a message has beside its role and content."""
+    names = (name for name in message if name not in ("role", "content"))
+    return "".join([f"\n{name}: {_json(message[name])}" for name in names])
 
 
 def _json(value: Mapping[str, Any]) -> str:

@@ -20,10 +20,11 @@ Units = npt.NDArray[np.uint64]  # of prompts: token ids, or bytes
 STABLE_SHARES = (0.05, 0.25, 0.5, 0.9)  # of first requests that have a chunk: tried for what is moved (ours)
 LEAST_STABLE = 3  # first requests
 MOST_FIRSTS = 200  # whose neighbours are compared: enough for a median
-_UNITS_AT_ONCE = 1 << 19
+_UNITS_AT_ONCE = 1 << 16
 _WINDOW = 8  # units that decide whether a chunk ends
 _UNITS_PER_CHUNK = {"tokens": 8, "bytes": 32}  # on average: what is shared is missed by about two of them
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # odd: 2^64 over the golden ratio
+_UNMIX = np.uint64(pow(0x9E3779B97F4A7C15, -1, 2**64))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -146,16 +147,16 @@ class Chunks:
 
     def reordered(self, firsts: Sequence[int]) -> Iterator[Chunks]:
         """The same prompts with what many first requests share in front, for each share of them."""
-        in_first = np.isin(self.row, firsts)
-        pairs = np.unique(np.stack((self.content[in_first], self.row[in_first].astype(np.uint64))), axis=1)
-        contents, spread = np.unique(pairs[0], return_counts=True)
         stays = _repeats(self.row, self.content)
+        contents, spread = np.unique(self.content[np.isin(self.row, firsts) & ~stays], return_counts=True)
         stays[np.flatnonzero(np.append(self.row[1:] != self.row[:-1], True))] = (
             True  # ends that a next turn lacks
         )
+        number = 0
         for share in STABLE_SHARES:
             enough = spread >= min(len(firsts), max(LEAST_STABLE, share * len(firsts)))
-            if enough.any():
+            number, before = int(enough.sum()), number
+            if number not in (0, before):  # as many as for the share before: the same ones
                 yield self._with_front(contents[enough], spread[enough], stays)
 
     def _with_front(self, stable: Units, spread: IntColumn, stays: BoolColumn) -> Chunks:
@@ -181,37 +182,44 @@ class Chunks:
 
 
 def cut(prompts: Sequence[Sequence[int]], per_chunk: int) -> Chunks:
-    """Prompts, none empty, as chunks of `per_chunk` units on average; the last units' hash ends a chunk."""
+    """Prompts, none empty, as chunks of `per_chunk` units on average; the last units' hash ends a chunk.
+
+    `per_chunk` is a power of 2.
+    """
+    most = min(_UNITS_AT_ONCE, sum(map(len, prompts))) + max(map(len, prompts))
+    powers = np.stack([np.cumprod(np.full(most, each), dtype=np.uint64) for each in (_MIX, _UNMIX)])
     parts = []
     first = size = 0
-    for last, prompt in enumerate(prompts, 1):  # some at a time: a unit takes ten times its size meanwhile
+    for last, prompt in enumerate(prompts, 1):  # some at a time, that their units stay in a core's cache
         size += len(prompt)
         if size >= _UNITS_AT_ONCE or last == len(prompts):
-            parts.append(_cut_some([_as_units(units) for units in prompts[first:last]], first, per_chunk))
+            parts.append(_cut_some(prompts[first:last], first, per_chunk, powers))
             first, size = last, 0
     return Chunks(
         *(np.concatenate([getattr(part, name) for part in parts]) for name in ("row", "content", "length"))
     )
 
 
-def _cut_some(prompts: Sequence[Units], first_row: int, per_chunk: int) -> Chunks:
-    lengths = np.array([len(prompt) for prompt in prompts], dtype=np.int64)
-    mixed = _mixed(np.concatenate(prompts) + np.uint64(1))
-    window, span, base = mixed.copy(), 1, int(_MIX)
+def _cut_some(prompts: Sequence[Sequence[int]], first_row: int, per_chunk: int, powers: Units) -> Chunks:
+    """`powers` are of `_MIX` and of its inverse, as many as there are units, from the first. [2, units]"""
+    stops = np.cumsum([len(prompt) for prompt in prompts])
+    mixed = _mixed_units(prompts)
+    window, span, base = mixed, 1, int(_MIX)
     while span < _WINDOW:  # a polynomial over the last `_WINDOW` units, doubled
-        window[span:] = window[span:] + window[:-span] * np.uint64(base)
-        span, base = span * 2, base * base % 2**64
-    row = np.repeat(np.arange(len(prompts)), lengths)
-    begins = np.repeat(np.cumsum(lengths) - lengths, lengths)
-    at = np.arange(len(mixed))
-    is_end = (_mixed(window) % np.uint64(per_chunk) == 0) & (at - begins >= _WINDOW - 1)
-    is_end[np.cumsum(lengths) - 1] = True
+        further = window.copy()
+        further[span:] += window[:-span] * np.uint64(base)
+        window, span, base = further, span * 2, base * base % 2**64
+    is_end = _mixed(window) & np.uint64(per_chunk - 1) == 0
+    for before in range(_WINDOW - 1):  # no chunk ends before a whole window of its prompt
+        is_end[np.minimum(np.append(0, stops[:-1]) + before, len(is_end) - 1)] = False
+    is_end[stops - 1] = True
     ends = np.flatnonzero(is_end)
     starts = np.append(0, ends[:-1] + 1)
-    length = ends - starts + 1
-    weights = np.cumprod(np.full(int(length.max()), _MIX))  # wraps; odd, so no unit is lost
-    content = np.add.reduceat(mixed * weights[at - np.repeat(starts, length)], starts)
-    return Chunks(first_row + row[starts], _mixed(content), length)
+    # A polynomial in _MIX over each chunk: that over all units, less the powers that come before the chunk. It
+    # wraps; _MIX is odd, so no unit is lost.
+    content = np.add.reduceat(mixed * powers[0, : len(mixed)], starts)
+    content[1:] *= powers[1, starts[1:] - 1]
+    return Chunks(first_row + np.searchsorted(stops, starts, side="right"), _mixed(content), ends - starts + 1)
 
 
 def first_requests(samples: Sequence[Sample], chunks: Chunks) -> list[int]:
@@ -234,21 +242,28 @@ def first_requests(samples: Sequence[Sample], chunks: Chunks) -> list[int]:
     return firsts
 
 
-def _as_units(units: Sequence[int]) -> Units:
-    if isinstance(units, bytes):
-        return np.frombuffer(units, dtype=np.uint8).astype(np.uint64)
-    return np.asarray(units, dtype=np.uint64)
+def _mixed_units(prompts: Sequence[Sequence[int]]) -> Units:
+    """The units of prompts, one after the other, each `_mixed`."""
+    texts = [units for units in prompts if isinstance(units, bytes)]
+    if len(texts) == len(prompts):
+        every = _mixed(np.arange(1, 257, dtype=np.uint64))
+        return every[np.frombuffer(b"".join(texts), dtype=np.uint8)]
+    return _mixed(np.concatenate([np.asarray(units, dtype=np.uint64) for units in prompts]) + np.uint64(1))
 
 
 def _first_rows(keys: Units, rows: IntColumn) -> IntColumn:
-    """For every entry the first row, in order, that has its key."""
-    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    return rows[first][inverse]
+    """For every entry the first row that has its key. Rows ascend."""
+    order = np.argsort(keys)
+    ascending = keys[order]
+    starts = np.flatnonzero(np.append(True, ascending[1:] != ascending[:-1]))
+    first = np.empty(len(keys), dtype=np.int64)
+    first[order] = np.repeat(np.minimum.reduceat(rows[order], starts), np.diff(starts, append=len(keys)))
+    return first
 
 
 def _repeats(rows: IntColumn, keys: Units) -> BoolColumn:
-    """Entries whose key the same row had before."""
-    order = np.lexsort((np.arange(len(keys)), keys, rows))
+    """Entries whose key the same row had before. Rows ascend."""
+    order = np.argsort(keys, kind="stable")
     same = (rows[order][1:] == rows[order][:-1]) & (keys[order][1:] == keys[order][:-1])
     repeats = np.zeros(len(keys), dtype=np.bool_)
     repeats[order[1:][same]] = True

@@ -8,7 +8,7 @@ here. Never keeps what it reads.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,11 +27,29 @@ _TEXTS = ("text", "content", "thinking", "refusal", "response", "result", "outpu
 _DEEPEST = 6  # parts within parts
 
 
-def as_message(item: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
+def as_messages(items: Iterable[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], bool] | None:
+    """The messages that items say, and whether any holds media; None where one is only with the server.
+
+    Most items of most logs are the message that they say, and taken as they are: other ways cost many times as
+    much.
+    """
+    messages: list[Mapping[str, Any]] = []
+    media = False
+    for item in items:
+        if len(item) == 2 and type(item.get("content")) is str and item.get("role") in _PLAIN_ROLES:
+            messages.append(item)
+            continue
+        if item.get("type") == "item_reference":
+            return None
+        message, with_media = as_message(item)
+        messages.append(message)
+        media = media or with_media
+    return messages, media
+
+
+def as_message(item: Mapping[str, Any]) -> tuple[Message, bool]:
     """The message that an item says, and whether it holds media."""
     role, content = item.get("role"), item.get("content")
-    if type(content) is str and len(item) == 2 and role in _PLAIN_ROLES:
-        return item, False
     kind = item.get("type")
     if kind == "function_call":
         return {"role": "assistant", "content": "", "tool_calls": [_call(item)]}, False
@@ -57,6 +75,8 @@ def text_of(content: object) -> str:
     """The text of a content field: a string, or the text parts of a list."""
     if isinstance(content, str):
         return content
+    if not content:
+        return ""
     said = _Said()
     said.take(content, _DEEPEST)
     return "\n".join(said.texts)

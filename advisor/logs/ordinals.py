@@ -17,6 +17,8 @@ from advisor.logs.trace import IntColumn
 
 Ids = npt.NDArray[np.integer[Any]]  # 32 bits wide where that is enough
 _STRETCH = 1 << 20  # entries worked on at once
+_SORTED = 1 << 18  # entries sorted at once
+_LOOKED_UP = 1 << 15  # entries looked up at once: what stays in a core's cache
 
 
 def narrow(most: int) -> npt.DTypeLike:
@@ -36,12 +38,29 @@ def distinct(values: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.uint64], In
 
     As numpy's `unique`, which takes twice as long because it finds the first entry of each.
     """
-    order = np.argsort(values)
+    order = _order(values)
     ascending = values[order]
-    is_new = np.append(True, ascending[1:] != ascending[:-1])[: len(values)]
+    is_new = np.ones(len(values), dtype=np.bool_)
+    np.not_equal(ascending[1:], ascending[:-1], out=is_new[1:])
+    rank = np.cumsum(is_new, dtype=np.int32)
+    rank -= 1
     place = np.empty(len(values), dtype=np.int32)
-    place[order] = np.cumsum(is_new, dtype=np.int32) - 1
-    return ascending[is_new], order[is_new], place
+    place[order] = rank
+    first = np.flatnonzero(is_new)
+    return ascending[first], order[first], place
+
+
+def _order(values: npt.NDArray[np.uint64]) -> IntColumn:
+    """As numpy's `argsort`, in half the time where their upper bits tell values apart, as those of hashes do.
+
+    Sorts the values with their places in the place of their lowest bits.
+    """
+    places = np.uint64((1 << len(values).bit_length()) - 1)
+    packed = (values & ~places) | np.arange(len(values), dtype=np.uint64)
+    packed.sort()
+    order: IntColumn = (packed & places).view(np.int64)
+    ascending = values[order]
+    return order if np.all(ascending[1:] >= ascending[:-1]) else np.argsort(values)
 
 
 def merge_distinct(parts: Sequence[npt.NDArray[np.uint64]]) -> tuple[list[Ids], int]:
@@ -51,7 +70,7 @@ def merge_distinct(parts: Sequence[npt.NDArray[np.uint64]]) -> tuple[list[Ids], 
     are about equally full where values are hashes; where they are not, more is held at once.
     """
     total = sum(map(len, parts))
-    ranges = total // _STRETCH + 1
+    ranges = total // _SORTED + 1
     edges = [(index * 2**64 // ranges) for index in range(1, ranges)]
     bounds = [np.searchsorted(part, np.array(edges, dtype=np.uint64)).tolist() for part in parts]
     ordinals = [np.empty(len(part), dtype=narrow(total)) for part in parts]
@@ -79,9 +98,9 @@ def is_by_first(ids: Ids) -> bool:
         stretch = ids[start : start + _STRETCH]
         if stretch.min() < 0:
             return False
-        peak = np.maximum(np.maximum.accumulate(stretch), most)
-        before = np.concatenate(([most], peak[:-1]))
-        if np.any(stretch > before + 1):
+        peak = np.maximum.accumulate(stretch)
+        np.maximum(peak, most, out=peak)
+        if stretch[0] > most + 1 or np.any(stretch[1:] - peak[:-1] > 1):
             return False
         most = int(peak[-1])
     return True
@@ -148,9 +167,11 @@ def run_heads(ids: Ids, starts: IntColumn) -> IntColumn:
     times = np.zeros(int(ids.max()) + 1, dtype=np.int32)
     np.add.at(times, ids, np.int32(1))
     is_head = np.zeros(len(ids), dtype=np.bool_)
-    for _, span in stretches(starts):
-        uses = times[ids[span]]
-        is_head[span][1:] = uses[1:] != uses[:-1]
+    uses = np.empty(_LOOKED_UP + 1, dtype=np.int32)
+    for start in range(0, len(ids) - 1, _LOOKED_UP):
+        some = ids[start : start + _LOOKED_UP + 1]
+        found = times.take(some, out=uses[: len(some)], mode="clip")  # unlike the other modes without a copy
+        np.not_equal(found[1:], found[:-1], out=is_head[start + 1 : start + len(some)])
     is_head[starts[:-1][starts[:-1] < starts[1:]]] = True
     return np.flatnonzero(is_head)
 

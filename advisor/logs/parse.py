@@ -18,13 +18,13 @@ from advisor.logs.options import ReadOptions
 from advisor.logs.part import Part, Tally, make_part
 from advisor.logs.pieces import Piece
 from advisor.logs.record import Line, Record, Row, UnusableError
-from advisor.logs.rows import rows_of_lines
+from advisor.logs.rows import ends_of_lines, rows_of_lines
 from advisor.logs.selection import Names, Selection
 from advisor.logs.status import safe_status
 from advisor.logs.text import TextReader
 
 _BATCH_ROWS = 4096
-_BATCH_CHARACTERS = 4_000_000
+_BATCH_CHARACTERS = 5_000_000  # some more than a piece of lines has, so that it makes one part
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -86,8 +86,9 @@ class Parser:
             data = piece.load()
         except UnusableError as error:
             return Parsed(list(self.read([Line(0, error)], source)), 0)
-        rows = rows_of_lines(data, piece.offset, text=text)
-        return Parsed(list(self.read(rows, source)), data.count(b"\n"))
+        ends = ends_of_lines(data)
+        rows = rows_of_lines(data, ends, piece.offset, text=text)
+        return Parsed(list(self.read(rows, source)), len(ends))
 
     def read(self, rows: Iterable[Line], source: int) -> Iterator[Harvest]:
         """Parse rows of the source of this number, and harvest whenever a batch is full."""

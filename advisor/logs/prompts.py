@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from advisor.logs.messages import as_message, text_of
+from advisor.logs.messages import as_messages, text_of
 from advisor.logs.record import Prompt, Row, UnusableError
 from advisor.logs.times import as_number
 
@@ -22,7 +22,6 @@ _BODIES = (
 _RESPONSES = ("response", "response_body", "responseBody", "response_json", "output", "completion", "answer")
 _PROMPTS = ("messages", "prompt", "input", "text")
 _SENT = re.compile(r'data: ?[{\[]|event: ?\S+\s|\[?\{[^}]{0,300}"(choices|object|delta|usage|stop_reason)"\s*:')
-_MOST_MESSAGES = 100_000
 _HIDDEN = ("redacted", "__redacted__", "[redacted]", "<redacted>", "***")
 
 
@@ -51,9 +50,10 @@ def as_prompt(value: object) -> Prompt | None:
     if isinstance(value, str):
         return Prompt(text=value) if value and as_number(value) is None and not hidden(value) else None
     if isinstance(value, list) and value:
-        if all(isinstance(item, dict) for item in value):
+        kinds = set(map(type, value))
+        if kinds == {dict}:
             return _from_messages(value)
-        if all(type(item) is int and 0 <= item < 2**32 for item in value):
+        if kinds == {int} and min(value) >= 0 and max(value) < 2**32:
             return Prompt(tokens=value)
         if len(value) > 1:
             raise UnusableError("several prompts in one request")
@@ -106,10 +106,12 @@ def _bodies(row: Row) -> Iterator[Mapping[str, Any]]:
 def _from_body(body: Mapping[str, Any]) -> Prompt | None:
     if _continues(body):
         return None
-    value = next((found for key in _PROMPTS if (found := body.get(key))), None)
-    if value is None or isinstance(value, dict):
+    for key in _PROMPTS:
+        if value := body.get(key):
+            break
+    else:
         return None
-    prompt = as_prompt(value)
+    prompt = None if isinstance(value, dict) else as_prompt(value)
     if prompt is None or prompt.tokens is not None:
         return prompt
     system = text_of(body.get("system") or body.get("instructions"))
@@ -131,27 +133,25 @@ def _continues(body: Mapping[str, Any]) -> bool:
 
 
 def _from_messages(items: Sequence[Mapping[str, Any]]) -> Prompt | None:
-    messages: list[Mapping[str, Any]] = []
-    media = False
-    for item in items:
-        if item.get("type") == "item_reference":
-            return None  # its content is with the server
-        message, with_media = as_message(item)
-        messages.append(message)
-        media = media or with_media
-    contents = [message["content"] for message in messages]
-    if all(not content or hidden(content) for content in contents) and any(map(hidden, contents)):
+    found = as_messages(items)
+    if found is None or _all_hidden(found[0]):
         return None
-    return Prompt(messages=messages, media=media)
+    return Prompt(messages=found[0], media=found[1])
+
+
+def _all_hidden(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether what was said was taken out of all messages that said anything."""
+    for message in messages:
+        if message["content"] and not hidden(message["content"]):
+            return False
+    return any(message["content"] for message in messages)
 
 
 def _tools(body: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
     """Tool definitions, which go before the messages; `functions` is the name of old."""
-    tools = parsed(body.get("tools"))
-    if isinstance(tools, list):
+    if "tools" in body and isinstance(tools := parsed(body["tools"]), list):
         return [tool for tool in tools if isinstance(tool, dict)] or None
-    old = body.get("functions")
-    if isinstance(old, list):
+    if "functions" in body and isinstance(old := body["functions"], list):
         return [{"type": "function", "function": item} for item in old if isinstance(item, dict)] or None
     return None
 

@@ -61,19 +61,26 @@ def open_log(chunks: Iterable[bytes]) -> Opened:
     return Opened("rows", stream, iter([Line(0, UnusableError(why))]))
 
 
-def rows_of_lines(data: bytes, offset: int, *, text: bool) -> Iterator[Line]:
+def ends_of_lines(data: bytes) -> list[int]:
+    """Where lines end: the places of all line feeds."""
+    ends = []
+    end = data.find(b"\n")
+    while end >= 0:
+        ends.append(end)
+        end = data.find(b"\n", end + 1)
+    return ends
+
+
+def rows_of_lines(data: bytes, ends: Sequence[int], offset: int, *, text: bool) -> Iterator[Line]:
     """The rows of some lines, blank ones left out. What cannot be read is a Line that says why.
 
-    Numbers count from 1 at the start of `data`, which begins at byte `offset` of the file.
+    `ends` are those of `data`, which begins at byte `offset` of the file. Numbers count from 1 at its start.
     """
     if data.isspace():
         return
     view = memoryview(data)  # lines are parsed where they lie
-    number = start = 0
-    while start < len(data):
-        number += 1
-        end = data.find(b"\n", start)
-        end = len(data) if end < 0 else end
+    start = 0
+    for number, end in enumerate((*ends, len(data)), 1):
         if end - start > LINE_BYTES:
             yield Line(number, too_long(), offset + start)
         elif text:
@@ -100,9 +107,10 @@ def rows_of_pieces(pieces: Iterable[Piece | CsvPiece], *, text: bool) -> Iterato
         except UnusableError as error:
             yield Line(0, error)
             return
-        for number, content, at in rows_of_lines(data, piece.offset, text=text):
+        ends = ends_of_lines(data)
+        for number, content, at in rows_of_lines(data, ends, piece.offset, text=text):
             yield Line(before + number, content, at)
-        before += data.count(b"\n")
+        before += len(ends)
 
 
 def read_rows(chunks: Iterable[bytes]) -> Iterator[Line]:

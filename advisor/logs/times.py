@@ -60,8 +60,6 @@ class Clock:
 
     def ns(self, value: object) -> int:
         """Nanoseconds since 1970 or since the log's zero. Raises UnusableError."""
-        if value is None or value == "":
-            raise UnusableError("no arrival time")
         number = as_number(value)
         if number is None:
             result = self._text_ns(value)
@@ -73,6 +71,8 @@ class Clock:
         return result
 
     def _text_ns(self, value: object) -> int:
+        if value is None or value == "":
+            raise UnusableError("no arrival time")
         if not isinstance(value, str):
             raise UnusableError("arrival time not understood")
         try:
@@ -129,7 +129,10 @@ def describe_span(seconds: float) -> str:
 
 
 def _unit_by_magnitude(number: float) -> str:
-    return next((unit for limit, unit in _MAGNITUDES if number < limit), "ns")
+    for limit, unit in _MAGNITUDES:
+        if number < limit:
+            return unit
+    return "ns"
 
 
 def _from_iso(text: str) -> datetime.datetime:

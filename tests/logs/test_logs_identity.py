@@ -118,6 +118,29 @@ def test_words_that_differ_in_one_bit_or_trade_places_are_told_apart() -> None:
     assert len(np.unique(as_prompts)) == len(rows)
 
 
+def test_blocks_have_the_hashes_of_the_paper() -> None:
+    """Multilinear in whole numbers of any size, also for blocks of more words than floats add up exactly."""
+    rng = np.random.default_rng(0)
+    for width in (1, 3, 16, 5000):
+        words = rng.integers(0, 2**32, (40, width), dtype=np.uint32)
+        words[0] = 2**32 - 1
+        hasher = PrefixHasher(KEY, width)
+        pieces = hasher._keys.astype(np.int64).astype(object)  # whole numbers of Python, as are all below
+        keys = pieces[:, :2] + 2**24 * pieces[:, 2:]
+        assert all(0 <= key < 2**47 for key in keys.flat)
+        first = hasher._first.T.astype(object)
+        expected = (first + words.view(np.uint16).astype(object) @ keys) % 2**47 // 2**15
+        assert np.array_equal(np.stack(hasher._blocks(words), axis=1), expected)
+
+
+def test_numbers_do_not_depend_on_how_many_blocks_are_hashed_at_once() -> None:
+    words = np.random.default_rng(0).integers(0, 2**32, (5000, 16), dtype=np.uint32)
+    hasher = PrefixHasher(KEY, 16)
+    together = hasher.prefixes(words, np.ones(len(words), dtype=np.int64))
+    alone = [hasher.prefixes(words[row : row + 1], np.array([1]))[0] for row in range(0, 5000, 97)]
+    assert together[::97].tolist() == alone
+
+
 def test_hashes_are_spread_evenly() -> None:
     """The upper and lower halves of many hashes collide as often as random numbers do (birthday paradox)."""
     words = np.arange(1 << 18, dtype=np.uint32).reshape(-1, 1)

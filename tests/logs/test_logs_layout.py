@@ -7,10 +7,11 @@ import json
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.embedded import embedded_folder
 
-from advisor.logs.layout import Layout, Sample, measure_layout
+from advisor.logs.layout import Layout, Sample, cut, measure_layout
 from engine.text import Tokenizer
 
 RULES = " ".join(f"rule {i} says {i * 7919 % 1000}" for i in range(200))
@@ -81,6 +82,24 @@ def test_turns_of_a_session_are_one_first_request() -> None:
     assert labelled.first_requests == inferred.first_requests == 6
     assert labelled == inferred
     assert labelled.trailing == pytest.approx(len(RULES), abs=3)
+
+
+def test_chunks_depend_on_their_own_content_only() -> None:
+    rng = random.Random(3)
+    texts = [words(rng, 4000).encode() for _ in range(6)] + [b"short", b"x" * 100]
+    together = cut(texts, 32)
+    for row, text in enumerate(texts):
+        for units in (text, list(text)):
+            alone = cut([units], 32)
+            mine = together.row == row
+            assert together.content[mine].tolist() == alone.content.tolist()
+            assert together.length[mine].tolist() == alone.length.tolist()
+            assert alone.length.sum() == len(text)
+    # Behind other text most of them are the same ones: it takes a whole window to know where one ends.
+    behind = cut([b"something else in front " + texts[0]], 32)
+    same = np.isin(together.content[together.row == 0], behind.content)
+    assert same.sum() >= len(same) - 2
+    assert 24 < len(together.row[together.row < 6]) / 6 / (len(texts[0]) / 1024) < 40  # 32 units on average
 
 
 def test_one_session_has_no_layout() -> None:

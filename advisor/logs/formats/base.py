@@ -79,6 +79,8 @@ def mostly(sample: Sequence[Row], test: Callable[[Row], bool]) -> bool:
 
 def as_count(value: object, what: str) -> int:
     """A number of tokens; -1 where there is none. Raises UnusableError."""
+    if type(value) is int and 0 <= value <= MOST_TOKENS:
+        return value
     if value is None or value == "":
         return -1
     number = as_number(value)
