@@ -1,7 +1,8 @@
 """Analyze: from a log to an Analysis, in the order of the loop: read, choose a model, measure, advise.
 
 Owns that order and the choice between several models. Reads the log and the user cache, writes nothing
-(`advisor.deploy.files` does), fetches nothing.
+(`advisor.deploy.files` does), fetches nothing. What only a plan needs is imported where it is needed: it takes
+as long as measuring a small log.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,17 +20,11 @@ from advisor import __version__
 from advisor.advice.advise import advise
 from advisor.advice.analysis import Analysis, LogSummary, Meta
 from advisor.advice.comparison import refuse_other_target
-from advisor.advice.control import read_control
-from advisor.advice.current import Current
 from advisor.advice.machine import Machine, detect_machine
 from advisor.advice.plan import Plan
 from advisor.advice.resolve import NoTarget, TargetOptions, known_gpu, resolve_target
-from advisor.advice.simulated import Progress as Simulating
-from advisor.advice.simulated import SimulationOptions
 from advisor.advice.steps import Calibrations
 from advisor.advice.target import Target
-from advisor.deploy.calibrate import step_times_path
-from advisor.deploy.files import PLAN, TARGET, TRACE
 from advisor.logs.layout import Place
 from advisor.logs.options import ReadOptions
 from advisor.logs.read import read
@@ -45,7 +40,12 @@ from advisor.workload.traits import find_traits, unknown_traits
 from engine.errors import InputError
 from engine.fetch import model_folder
 from engine.step_time.files import load_calibrations
-from engine.text import Tokenizer
+
+if TYPE_CHECKING:
+    from advisor.advice.current import Current
+    from advisor.advice.simulated import Progress as Simulating
+    from advisor.advice.simulated import SimulationOptions
+    from engine.text import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +107,7 @@ def analyze(
         target,
         calibrations,
         trace=trace if options.simulate else None,
-        simulation=SimulationOptions(
-            seed=options.seed, rate=options.rate, processes=options.read.processes, progress=simulating
-        ),
+        simulation=None if isinstance(target, NoTarget) else _simulation(options, simulating),
         current=current,
         no_operations=options.no_operations,
     )
@@ -188,6 +186,8 @@ class LazyTokenizer:
 
     def __getattr__(self, name: str) -> Any:
         if self._loaded is None:
+            from engine.text import Tokenizer
+
             self._loaded = Tokenizer.load(model_folder(self._source, fetch=False, weights=False))
         return getattr(self._loaded, name)
 
@@ -231,6 +231,8 @@ def _summary(trace: Trace, workload: Workload) -> LogSummary:
 
 def saved(what: Path) -> Saved:
     """Trace and target of an output folder, or of the plan.json in it, or a trace alone. Raises InputError."""
+    from advisor.deploy.files import PLAN, TARGET, TRACE
+
     folder = what if what.is_dir() else what.parent
     trace = folder / TRACE if what.is_dir() or what.name == PLAN else what
     if not trace.is_file():
@@ -249,6 +251,8 @@ def _current(paths: Sequence[str | Path], options: AnalyzeOptions, machine: Mach
         return None
     if options.current == "-" and "-" in map(str, paths):
         raise InputError("the log and --current cannot both be standard input", hint="--current FILE")
+    from advisor.advice.control import read_control
+
     gpu = known_gpu(options.target, machine)
     return read_control(options.current, gpu, options.target.stack_version, sys.stdin)
 
@@ -265,7 +269,19 @@ def _calibrations(options: AnalyzeOptions) -> Calibrations:
     """Step times measured on the target's engine: the file named, or with --here those of this machine."""
     if options.step_times is not None:
         return load_calibrations(options.step_times)
-    return load_calibrations(step_times_path()) if options.target.here else {}
+    if not options.target.here:
+        return {}
+    from advisor.deploy.calibrate import step_times_path
+
+    return load_calibrations(step_times_path())
+
+
+def _simulation(options: AnalyzeOptions, progress: Simulating | None) -> SimulationOptions:
+    from advisor.advice.simulated import SimulationOptions
+
+    return SimulationOptions(
+        seed=options.seed, rate=options.rate, processes=options.read.processes, progress=progress
+    )
 
 
 def _traits(workload: Workload, target: Target | NoTarget) -> Any:
@@ -305,9 +321,9 @@ def _inputs_digest(
 def _feed(digest: Any, name: str, value: Any) -> None:
     digest.update(name.encode())
     if isinstance(value, np.ndarray):
-        digest.update(value.tobytes())
+        digest.update(np.ascontiguousarray(value))
     elif isinstance(value, Labels):
-        digest.update(value.codes.tobytes())
+        digest.update(np.ascontiguousarray(value.codes))
     elif isinstance(value, Blocks):
         for part in fields(value):
             _feed(digest, part.name, getattr(value, part.name))

@@ -77,6 +77,7 @@ def analyze(
     tbt: flags.Tbt = None,
     attainment: flags.Attainment = None,
     objective: flags.Objective = None,
+    deadline: flags.Deadline = None,
     isolate: flags.Isolate = None,
     gpu_price: flags.GpuPrice = None,
     current: flags.Current = None,
@@ -102,7 +103,7 @@ def analyze(
         target=flags.target_options(
             stack=stack, model=model, dtype=dtype, kv_dtype=kv_dtype, link=link, slo=slo, objective=objective,
             isolation=isolate, attainment=attainment, here=here, target=target, gpu=gpu, gpus=gpus,
-            max_len=max_len, ttft=ttft, tpot=tpot, tbt=tbt, gpu_price=gpu_price,
+            max_len=max_len, ttft=ttft, tpot=tpot, tbt=tbt, deadline=deadline, gpu_price=gpu_price,
         ),
         tokenizer=tokenizer,
         step_times=step_times,
@@ -145,6 +146,7 @@ def plan_again(
     tbt: flags.Tbt = None,
     attainment: flags.Attainment = None,
     objective: flags.Objective = None,
+    deadline: flags.Deadline = None,
     isolate: flags.Isolate = None,
     gpu_price: flags.GpuPrice = None,
     current: flags.Current = None,
@@ -167,7 +169,8 @@ def plan_again(
         target=flags.target_options(
             stack=stack, model=model, dtype=dtype, kv_dtype=kv_dtype, link=link, slo=slo, objective=objective,
             isolation=isolate, attainment=attainment, here=here, target=target or found.target, gpu=gpu,
-            gpus=gpus, max_len=max_len, ttft=ttft, tpot=tpot, tbt=tbt, gpu_price=gpu_price,
+            gpus=gpus, max_len=max_len, ttft=ttft, tpot=tpot, tbt=tbt, deadline=deadline,
+            gpu_price=gpu_price,
         ),
         step_times=step_times,
         rate=flags.multiple_of(rate),
@@ -193,7 +196,6 @@ def _analyze(
     """Analyze, write and print; `beside` is a plan to compare with, `measured`: print the measurement too."""
     from advisor.analyze import analyze as analyze_log
     from advisor.analyze import prompt_excerpts
-    from advisor.deploy.files import write_plan_files
     from advisor.logs.save import save
     from advisor.report.beside import show_beside
     from advisor.report.progress import watching
@@ -203,6 +205,8 @@ def _analyze(
         analysis, trace = analyze_log(log, options, watch.reading, watch.simulating)
     files: tuple[Path, ...] = ()
     if analysis.plan is not None:
+        from advisor.deploy.files import write_plan_files
+
         files = write_plan_files(out, analysis, partial(save, trace), force=force)
     if json:
         typer.echo(analysis.model_dump_json(indent=2))

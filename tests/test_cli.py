@@ -122,6 +122,26 @@ def test_a_plan_is_made_again_for_another_target_without_the_log(
     assert "gpu: h100-sxm and h200-sxm" in capsys.readouterr().err
 
 
+def test_a_deadline_is_echoed_and_plans_with_another_are_refused(
+    log: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_the_decision(monkeypatch)
+    batch = ["analyze", "short.jsonl", *PLAN, "--objective", "throughput", "--deadline", "90m"]
+    assert run(batch) == 0
+    screen = " ".join(capsys.readouterr().out.split())
+    assert "no latency target, all done within 90 min" in screen
+    assert "asked for: 90 min" in screen
+    assert "deadline_s: 5400.0  # flag" in Path("advise-out/target.yaml").read_text()
+    assert run(["plan", "advise-out", "--deadline", "2d", "--compare-to", "advise-out", "--out", "other"]) == 2
+    assert "deadline_s: 5400.0 and 172800.0" in capsys.readouterr().err
+    assert run(["plan", "advise-out", "--deadline", "1ms", "--out", "other"]) == 1
+    screen = " ".join(capsys.readouterr().out.split())
+    assert "infeasible: no layout ends by the deadline no layout ends the batch within 0.001 s" in screen
+    assert "next a longer --deadline" in screen
+    assert run(["analyze", "short.jsonl", *PLAN, "--deadline", "6h"]) == 2
+    assert "--objective throughput --deadline 6h" in capsys.readouterr().err
+
+
 def test_plans_for_one_target_stand_side_by_side(
     log: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +242,18 @@ def test_every_command_of_a_hint_exists() -> None:
     for path in [*root.glob("advisor/**/*.py"), *root.glob("engine/**/*.py")]:
         for word in re.findall(r'"advise ([a-z]+)', path.read_text()):
             assert word in commands, f"{path.name}: advise {word}"
+
+
+def test_measuring_alone_loads_nothing_that_only_a_plan_needs(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"timestamp": 0, "input_length": 8, "output_length": 2, "hash_ids": [0]}\n' * 2)
+    check = (
+        "import sys; from advisor.analyze import AnalyzeOptions, analyze\n"
+        "analyze(sys.argv[1:], AnalyzeOptions(plan=False))\n"
+        "only = ('aiohttp', 'jinja2', 'advisor.advice.simulated', 'advisor.simulation.simulate')\n"
+        "sys.exit(' '.join(name for name in only if name in sys.modules) or 0)"
+    )
+    subprocess.run([sys.executable, "-c", check, str(log)], check=True)
 
 
 def test_importing_the_cli_loads_neither_torch_nor_numpy() -> None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import yaml
 from pydantic import ValidationError
 
 from advisor.advice import profiles
-from advisor.advice.current import Current
 from advisor.advice.links import parse_link
 from advisor.advice.machine import Machine
 from advisor.advice.target import CPU, Dtype, KvDtype, Objective, Origin, Stack, Target
@@ -22,6 +21,9 @@ from advisor.simulation.slo import Slo
 from engine import __version__
 from engine.errors import InputError
 from engine.fetch import EMBEDDED_NAME, model_name
+
+if TYPE_CHECKING:
+    from advisor.advice.current import Current
 
 _LATENCIES = ("ttft_s", "tpot_s", "tbt_s")
 
@@ -46,6 +48,7 @@ class TargetOptions:
     tbt_s: float | None = None
     attainment: float | None = None
     objective: Objective | None = None
+    deadline_s: float | None = None  # for the whole log as one batch
     isolation: Literal["none", "client", "session"] | None = None
     here: bool = False
     target: Path | None = None
@@ -98,8 +101,27 @@ def resolve_target(
         fields["stack_version"], origins["stack_version"] = __version__, "this machine"
     slo, slo_origins = _slo(options, file.get("slo", {}), on_cpu=fields["gpu"] == CPU)
     if fields.get("objective") == "throughput":
-        slo, slo_origins = Slo(), {"slo": "flag"}
+        slo, slo_origins = Slo(), {"slo": origins["objective"]}
+    if "deadline_s" in fields:
+        _check_deadline(fields, origins, slo)
     return Target(**fields, slo=slo, origins={**origins, **slo_origins})
+
+
+def _check_deadline(fields: dict[str, Any], origins: dict[str, Origin], slo: Slo) -> None:
+    """Refuse a deadline beside latency targets; drop that of a target file where `--objective` overrules it.
+
+    Raises InputError.
+    """
+    if fields.get("objective") == "throughput" or (slo.ttft_s is None and slo.gap_s is None):
+        if fields["deadline_s"] <= 0:
+            raise InputError("--deadline must be longer than 0", hint="--deadline 6h")
+    elif (origins["deadline_s"], origins.get("objective")) == ("target file", "flag"):
+        del fields["deadline_s"], origins["deadline_s"]
+    else:
+        raise InputError(
+            f"a deadline ({origins['deadline_s']}) is for a batch, and this plan is for latency targets",
+            hint="--objective throughput --deadline 6h, or leave the deadline out",
+        )
 
 
 def known_gpu(options: TargetOptions, machine: Machine) -> str | None:
@@ -150,6 +172,7 @@ def _from_flags(options: TargetOptions) -> dict[str, Any]:
         "link",
         "gpu_price",
         "objective",
+        "deadline_s",
         "isolation",
     )
     flags = {name: getattr(options, name) for name in names}

@@ -24,10 +24,17 @@ def find_classes(trace: Trace, rng: np.random.Generator) -> tuple[LengthClass, .
     if len(rows) == 0:
         return ()
     prompt, output = trace.prompt_tokens[rows], trace.output_tokens[rows]
+    label = class_of(prompt, output, rng)
+    return tuple(_describe(prompt, output, label == c) for c in range(int(label.max()) + 1))
+
+
+def class_of(prompt: IntColumn, output: IntColumn, rng: np.random.Generator) -> IntColumn:
+    """The class of every request by its lengths, tokens, 0 for the largest class. [requests]"""
     label = _assign(np.log1p(np.stack((prompt, output), axis=1)), rng)
-    counts = np.bincount(label)
-    order = [c for c in np.argsort(-counts, kind="stable") if counts[c]]
-    return tuple(_describe(prompt, output, label == c) for c in order)
+    order = np.argsort(-np.bincount(label), kind="stable")
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return rank[label]
 
 
 def _assign(points: FloatColumn, rng: np.random.Generator) -> IntColumn:

@@ -7,12 +7,14 @@ alone. Works on runs of blocks, in a few sorts and one pass over the links.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from advisor.logs.ordinals import Ids, narrow
 from advisor.logs.trace import Blocks, BoolColumn, IntColumn, Labels, Trace, rank_by_first
-from advisor.workload.runs import Runs, find_runs, previous_use
+from advisor.workload.runs import Runs, by_key, find_runs, previous_use
 
 MOST_BRANCHES = 8  # requests that may continue one turn side by side: sub-agents, edits, retries (ours)
 NEARLY = 0.9  # of a turn's blocks that the next one keeps when its end is edited (ours)
@@ -28,16 +30,17 @@ class _Links:
     branches: IntColumn  # different continuations of those blocks in the whole log
 
 
-def find_continued(trace: Trace, blocks: Blocks) -> IntColumn:
+def find_continued(trace: Trace, blocks: Blocks, runs: Runs | None = None) -> IntColumn:
     """The request that each request continues, -1 for none. Rows are in order of arrival, some have block ids.
 
     It is the latest earlier, shorter one, of the same client, whose full blocks the request starts with: all,
     or all but the last, as the end of a prompt may be tokenized or tagged otherwise once more follows. The log
     must have no other continuation of what they share. Only behind the first such link, in what is the
     conversation's own, may it branch (at most `MOST_BRANCHES` ways) or lose more of its end (to `NEARLY`).
+    `runs` are those of the blocks, where they are at hand.
     """
     parent = np.full(len(trace), -1, dtype=np.int64)
-    links = _links(trace, blocks)
+    links = _links(trace, blocks, find_runs(blocks, trace.prompt_tokens) if runs is None else runs)
     own: dict[int, int] = {}  # for every request with a link, the depth of its conversation's first one
     columns = (column.tolist() for column in (links.row, links.before, links.depth, links.branches))
     for row, before, depth, branches in zip(*columns, strict=True):
@@ -52,18 +55,18 @@ def find_continued(trace: Trace, blocks: Blocks) -> IntColumn:
     return parent
 
 
-def _links(trace: Trace, blocks: Blocks) -> _Links:
+def _links(trace: Trace, blocks: Blocks, runs: Runs) -> _Links:
     """The longest prefix that each request shares with the end of an earlier, shorter one of its client."""
-    runs = find_runs(blocks, trace.prompt_tokens)
     full = _full_blocks(trace, blocks)
     length = np.where(trace.prompt_tokens >= 0, trace.prompt_tokens, full * blocks.size)
     row, end = runs.row, runs.before + runs.blocks
-    node = _of_client(runs, trace.client)
-    inside = end <= full[row]
-    kinds = (end == full[row], end == full[row] - 1, end >= NEARLY * full[row])
-    ends = [_latest(node, inside & kind) for kind in kinds]
+    left = full[row] - end  # full blocks behind each use
+    inside = left >= 0
+    kinds = (left == 0, left == 1, inside & (end >= NEARLY * full[row]))
+    ends = list(_latest(_of_client(runs, trace.client), kinds))
+    length_of = length[row]
     for before in ends:
-        before[(before < 0) | ~inside | (length[row[before]] >= length[row])] = -1
+        before[~inside | (length_of[before] >= length_of)] = -1
     use = _last_of_each_row(row, np.maximum.reduce(ends) >= 0)
     whole, last, near = (before[use] for before in ends)
     before = np.where(whole >= 0, whole, np.where(last >= 0, last, near))
@@ -74,19 +77,21 @@ def _links(trace: Trace, blocks: Blocks) -> _Links:
     alone = changed & (runs.uses()[runs.node[follows]] == 1)
     branches = _branches(runs, full)[runs.node[use]] - alone
     branches = np.where(edited, np.maximum(branches, 2), branches)
-    branches[_not_growing(runs, end == full[row], length)[runs.node[use]]] = MOST_BRANCHES + 1
+    branches[_not_growing(runs, kinds[0], length)[runs.node[use]]] = MOST_BRANCHES + 1
     return _Links(row[use], row[before], end[use], branches)
 
 
-def _latest(node: IntColumn, chosen: BoolColumn) -> IntColumn:
-    """For every use of a run the latest chosen use of that run before it, as an index; -1 for none."""
-    uses = len(node)
-    keys = np.sort(node[chosen] * uses + np.flatnonzero(chosen))
-    if len(keys) == 0:
-        return np.full(uses, -1, dtype=np.int64)
-    found = keys[np.searchsorted(keys, node * uses + np.arange(uses)) - 1]  # the last one where there is none
-    index = found % uses
-    return np.where((found // uses == node) & (index < np.arange(uses)), index, -1)
+def _latest(node: IntColumn, kinds: Sequence[BoolColumn]) -> Iterator[Ids]:
+    """For every use of a run the latest use of that run before it of each kind, as an index; -1 for none."""
+    order, is_first = by_key(node)
+    place = np.arange(len(order), dtype=narrow(len(order)))
+    first = np.maximum.accumulate(np.where(is_first, place, 0))
+    for kind in kinds:
+        until = np.maximum.accumulate(np.where(kind[order], place, -1))  # the latest up to each place
+        latest = np.full_like(place, -1)
+        before = np.where(until[:-1] >= first[1:], order[until[:-1]], -1)
+        latest[order[1:]] = before
+        yield latest
 
 
 def _full_blocks(trace: Trace, blocks: Blocks) -> IntColumn:
@@ -114,9 +119,10 @@ def _last_of_each_row(row: IntColumn, chosen: BoolColumn) -> IntColumn:
 def _branches(runs: Runs, full: IntColumn) -> IntColumn:
     """How many different runs with a full block follow each run, over all requests. [nodes]"""
     nodes = int(runs.node.max()) + 1
-    follows = (runs.row[1:] == runs.row[:-1]) & (runs.before[1:] < full[runs.row[1:]])
-    pairs = np.unique(runs.node[:-1][follows] * nodes + runs.node[1:][follows])
-    return np.bincount(pairs // nodes, minlength=nodes)
+    follows = np.flatnonzero((runs.row[1:] == runs.row[:-1]) & (runs.before[1:] < full[runs.row[1:]]))
+    parent = np.full(nodes, -1, dtype=np.int64)  # chained: a run is always behind the same one
+    parent[runs.node[follows + 1]] = runs.node[follows]
+    return np.bincount(parent[parent >= 0], minlength=nodes)
 
 
 def _not_growing(runs: Runs, whole: BoolColumn, length: IntColumn) -> BoolColumn:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,9 +15,10 @@ from advisor.workload.clients import measure_clients
 from advisor.workload.drift import hit_tokens, measure_drift, requests_of
 from advisor.workload.latency import measure_latency
 from advisor.workload.lengths import distribution, measure_lengths
-from advisor.workload.model import PromptLayout, Workload
+from advisor.workload.model import PromptLayout, Sessions, Workload
+from advisor.workload.runs import runs_of
 from advisor.workload.sessions import find_turns, measure_sessions, split_hits
-from advisor.workload.sharing import measure_sharing
+from advisor.workload.sharing import SharingMeasured, measure_sharing
 from advisor.workload.unknown import explain_nulls
 from engine.errors import InputError
 
@@ -39,8 +42,9 @@ def measure(
     if len(trace) == 0 and totals is None:
         raise InputError("the log has no requests to measure", hint="drop --where, --since and --until")
     arrivals = measure_arrivals(trace.arrival_s, np.random.default_rng(seed), totals)
-    sharing = measure_sharing(trace, seed, cache_tokens, fine_clock=arrivals.tick_s is None)
-    turns = find_turns(trace)
+    with ThreadPoolExecutor(1) as beside:  # numpy lets both run at once
+        classes = beside.submit(find_classes, trace, np.random.default_rng(seed))
+        sharing, sessions = _from_runs(trace, seed, cache_tokens, fine_clock=arrivals.tick_s is None)
     hits = hit_tokens(trace, sharing.uncached_tokens)
     anywhere = None if layout is None else layout.any_position_share
     workload = Workload(
@@ -50,16 +54,27 @@ def measure(
         lengths=measure_lengths(trace),
         arrivals=arrivals,
         latency=measure_latency(trace),
-        sharing=split_hits(turns, sharing.sharing).model_copy(update={"any_position_share": anywhere}),
+        sharing=sharing.sharing.model_copy(update={"any_position_share": anywhere}),
         uncached_prompt=None if sharing.uncached_tokens is None else distribution(sharing.uncached_tokens),
-        classes=find_classes(trace, np.random.default_rng(seed)),
-        sessions=measure_sessions(turns),
+        classes=classes.result(),
+        sessions=sessions,
         clients=measure_clients(trace, np.random.default_rng(seed)),
         drift=measure_drift(requests_of(trace, hits), arrivals.tick_s),
         layout=layout,
         unknown=(),
     )
     return workload.model_copy(update={"unknown": explain_nulls(workload, trace)})
+
+
+def _from_runs(
+    trace: Trace, seed: int, cache_tokens: Sequence[int], *, fine_clock: bool
+) -> tuple[SharingMeasured, Sessions | None]:
+    """Sharing and sessions. Runs are found once, for both, and let go of here: they are large."""
+    runs = runs_of(trace)
+    measured = measure_sharing(trace, seed, cache_tokens, runs, fine_clock=fine_clock)
+    turns = find_turns(trace, runs)
+    sharing = split_hits(turns, measured.sharing, runs)
+    return replace(measured, sharing=sharing), measure_sessions(turns, runs)
 
 
 def _span(trace: Trace) -> float | None:

@@ -7,6 +7,9 @@ parents are never further back than the block. Never simulates a cache.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import numpy as np
 
 from advisor.logs.trace import BoolColumn, FloatColumn, IntColumn
@@ -24,25 +27,37 @@ def reuse_gaps(runs: Runs, arrival_s: FloatColumn, requests: int) -> ReuseGap | 
     `requests` is how many have known content. Blocks of all of them are always warm; counted, they make much of
     the reuse look simultaneous. None without reuse or times.
     """
-    everywhere = runs.uses()[runs.node] == requests
-    reuse = np.flatnonzero(runs.seen & ~everywhere)
-    gaps = arrival_s[runs.row[reuse]] - arrival_s[runs.row[runs.previous[reuse]]]
-    timed = np.isfinite(gaps)
-    if not timed.any():
+    everywhere = runs.uses() == requests
+    gaps = _gaps(runs, arrival_s)
+    timed = np.flatnonzero(np.isfinite(gaps) & ~everywhere[runs.node])
+    if len(timed) == 0:
         return None
-    p50, p90 = (weighted_percentile(gaps[timed], runs.blocks[reuse][timed], share) for share in (0.5, 0.9))
+    p50, p90 = weighted_percentiles(gaps[timed], runs.blocks[timed], (0.5, 0.9))
     return ReuseGap(p50=p50, p90=p90)
 
 
-def weighted_percentile(values: FloatColumn, counts: IntColumn, share: float) -> float:
-    """The linear-interpolated percentile of values that occur `counts` times each, without repeating them."""
+def _gaps(runs: Runs, arrival_s: FloatColumn) -> FloatColumn:
+    """Seconds since each run was used before; NaN where it was not, or a time is unknown. [uses]"""
+    at = arrival_s[runs.row]
+    gaps: FloatColumn = at - at[runs.previous]
+    gaps[~runs.seen] = np.nan
+    return gaps
+
+
+def weighted_percentiles(values: FloatColumn, counts: IntColumn, shares: Sequence[float]) -> list[float]:
+    """The linear-interpolated percentiles of values that occur `counts` times each, without repeating them."""
+    starts = np.flatnonzero(np.append(True, values[1:] != values[:-1]))  # fewer to sort: runs come together
+    values, counts = values[starts], np.add.reduceat(counts, starts)
     order = np.argsort(values)
     ends = np.cumsum(counts[order])
-    place = share * (int(ends[-1]) - 1)
-    low, high = (
-        values[order[np.searchsorted(ends, at, side="right")]] for at in (int(place), int(np.ceil(place)))
-    )
-    return float(low + (high - low) * (place - int(place)))
+    found = []
+    for share in shares:
+        place = share * (int(ends[-1]) - 1)
+        low, high = (
+            values[order[np.searchsorted(ends, at, side="right")]] for at in (int(place), int(np.ceil(place)))
+        )
+        found.append(float(low + (high - low) * (place - int(place))))
+    return found
 
 
 def cache_life(runs: Runs, arrival_s: FloatColumn, prompt_tokens: IntColumn) -> tuple[CacheLife, ...]:
@@ -56,21 +71,16 @@ def cache_life(runs: Runs, arrival_s: FloatColumn, prompt_tokens: IntColumn) -> 
         return ()
     if not timed.all():
         runs = runs.take(timed[runs.row])
+    gaps = _gaps(runs, arrival_s)
     return tuple(
-        CacheLife(
-            seconds=life,
-            hit_rate_tokens=float(runs.tokens[used_within(runs, arrival_s, life)].sum() / total),
-        )
+        CacheLife(seconds=life, hit_rate_tokens=float(runs.tokens[gaps <= life].sum() / total))
         for life in LIVES_S
     )
 
 
 def used_within(runs: Runs, arrival_s: FloatColumn, seconds: float) -> BoolColumn:
     """Uses of runs that were used at most `seconds` before. [uses]"""
-    within = runs.seen
-    gaps = arrival_s[runs.row[within]] - arrival_s[runs.row[runs.previous[within]]]
-    within[within] = gaps <= seconds
-    return within
+    return _gaps(runs, arrival_s) <= seconds
 
 
 def window_curve(runs: Runs, requests: int, prompt_tokens: int) -> tuple[WindowPoint, ...]:
@@ -95,9 +105,9 @@ def window_curve(runs: Runs, requests: int, prompt_tokens: int) -> tuple[WindowP
 
 def window_hits(runs: Runs, requests: int, parts: int) -> IntColumn:
     """Hits in blocks and in tokens of each of `parts` windows of consecutive requests. [parts, 2]"""
-    cuts = requests * np.arange(parts + 1) // parts
-    window = np.repeat(np.arange(parts, dtype=np.int8), np.diff(cuts))[runs.row]
-    seen = runs.seen
-    seen[seen] = window[runs.previous[seen]] == window[seen]
-    hits = [np.bincount(window[seen], column[seen], parts) for column in (runs.blocks, runs.tokens)]
-    return np.stack(hits, axis=1).astype(np.int64)
+    cuts = np.searchsorted(runs.row, requests * np.arange(parts + 1) // parts).tolist()
+    hits = np.zeros((parts, 2), dtype=np.int64)
+    for window, (start, stop) in enumerate(pairwise(cuts)):
+        seen = runs.previous[start:stop] >= start  # uses are in the order of requests
+        hits[window] = [int(column[start:stop] @ seen) for column in (runs.blocks, runs.tokens)]
+    return hits

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from advisor.logs.ordinals import run_heads
-from advisor.logs.trace import Blocks, IntColumn
+from advisor.logs.trace import Blocks, IntColumn, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,11 @@ class Runs:
         )
 
 
+def runs_of(trace: Trace) -> Runs | None:
+    """The runs of a Trace; None where it has no blocks."""
+    return None if trace.blocks is None else find_runs(trace.blocks, trace.prompt_tokens)
+
+
 def find_runs(blocks: Blocks, prompt_tokens: IntColumn) -> Runs:
     """The runs of all requests. Ids must be chained, as `Blocks` promises: one parent, one depth.
 
@@ -85,8 +90,27 @@ def number_densely(values: npt.NDArray[np.integer[Any]]) -> IntColumn:
 
 def previous_use(keys: IntColumn) -> IntColumn:
     """For every entry the index of the entry before it with the same key; -1 for none."""
-    order = np.argsort(keys, kind="stable")
-    previous = np.full(len(keys), -1, dtype=np.int64)
-    same = keys[order[1:]] == keys[order[:-1]]
-    previous[order[1:][same]] = order[:-1][same]
+    order, is_first = by_key(keys)
+    before = np.append(-1, order[:-1])[: len(order)]
+    before[is_first] = -1
+    previous = np.empty(len(keys), dtype=np.int64)
+    previous[order] = before
     return previous
+
+
+def by_key(keys: IntColumn) -> tuple[IntColumn, npt.NDArray[np.bool_]]:
+    """The entries, as indices, by key and each key's in order; and which of them are the first of their key.
+
+    Sorts key and index as one integer where both fit in it: some times as fast as a stable argsort.
+    """
+    bits = len(keys).bit_length()
+    widest = max(int(keys.max(initial=0)), -1 - int(keys.min(initial=0))).bit_length()
+    if widest + bits > 63:
+        order = np.argsort(keys, kind="stable")
+        return order, np.append(True, keys[order[1:]] != keys[order[:-1]])[: len(keys)]
+    packed = keys.astype(np.int64) << bits
+    packed |= np.arange(len(keys))
+    packed.sort()
+    is_first = np.append(True, (packed[1:] ^ packed[:-1]) >> bits != 0)[: len(keys)]
+    packed &= (1 << bits) - 1
+    return packed, is_first

@@ -11,10 +11,11 @@ from typing import Literal
 
 import numpy as np
 
-from advisor.logs.trace import BoolColumn, FloatColumn, IntColumn, Labels, Trace, rank_by_first
+from advisor.logs.ordinals import by_first
+from advisor.logs.trace import BoolColumn, FloatColumn, IntColumn, Labels, Trace
 from advisor.workload.growing import find_continued
 from advisor.workload.model import Sessions, Sharing, ThinkTime, TurnCounts, TurnTokens
-from advisor.workload.runs import find_runs, previous_use
+from advisor.workload.runs import Runs, find_runs, previous_use
 from advisor.workload.sharing import content_known, within_tokens
 
 CACHE_LIFE_S = 300.0  # the usual 5-minute cache life of hosted APIs
@@ -33,14 +34,17 @@ class TurnsFound:
     think_basis: str | None
 
 
-def find_turns(trace: Trace) -> TurnsFound:
-    """The turns of a Trace: by its session labels where it has any, else by growing prefixes."""
+def find_turns(trace: Trace, runs: Runs | None = None) -> TurnsFound:
+    """The turns of a Trace: by its session labels where it has any, else by growing prefixes.
+
+    `runs` are those of its blocks, where they are at hand.
+    """
     basis: Basis | None = LOGGED
     if _labelled(trace).any():
         parent = _turn_before(trace) if trace.parent is None else trace.parent
         labelled = replace(trace, parent=parent)
     else:
-        labelled = _inferred(trace)
+        labelled = _inferred(trace, runs)
         basis = INFERRED if labelled is not trace else None
     if basis is None:
         return TurnsFound(trace, None, None)
@@ -50,7 +54,7 @@ def find_turns(trace: Trace) -> TurnsFound:
     return TurnsFound(replace(labelled, think_s=think_s), basis, think_basis)
 
 
-def _inferred(trace: Trace) -> Trace:
+def _inferred(trace: Trace, runs: Runs | None) -> Trace:
     """The Trace with `session` and `parent` from growing prefixes.
 
     Every request with known content that continues no other starts a session of its own. The Trace is unchanged
@@ -58,7 +62,7 @@ def _inferred(trace: Trace) -> Trace:
     """
     if trace.blocks is None or len(trace.blocks.ids) == 0:
         return trace
-    parent = find_continued(trace, trace.blocks)
+    parent = find_continued(trace, trace.blocks, runs)
     if not np.any(parent >= 0):
         return trace
     first = np.where(parent < 0, np.arange(len(trace)), parent)
@@ -66,13 +70,13 @@ def _inferred(trace: Trace) -> Trace:
         first = first[first]
     known = content_known(trace)
     codes = np.full(len(trace), -1, dtype=np.int64)
-    starts, codes[known] = rank_by_first(first[known])
-    names = tuple(str(code) for code in range(len(starts)))
+    codes[known] = by_first(first[known])
+    names = tuple(str(code) for code in range(int(codes.max()) + 1))
     return replace(trace, session=Labels(names, codes), parent=parent)
 
 
-def measure_sessions(found: TurnsFound) -> Sessions | None:
-    """Everything about sessions; None where none are known."""
+def measure_sessions(found: TurnsFound, runs: Runs | None = None) -> Sessions | None:
+    """Everything about sessions; None where none are known. `runs` as in `find_turns`."""
     trace, basis = found.trace, found.basis
     if basis is None or trace.session is None:
         return None
@@ -91,18 +95,17 @@ def measure_sessions(found: TurnsFound) -> Sessions | None:
         multi_turn_share=float(turns[turns >= 2].sum() / turns.sum()),
         think_s=think_time(think_s, found.think_basis or ""),
         overlapping_share=float(np.mean(think_s < 0)) if len(think_s) else None,
-        new_tokens=_new_tokens(trace),
+        new_tokens=_new_tokens(trace, runs),
     )
 
 
-def split_hits(found: TurnsFound, sharing: Sharing) -> Sharing:
+def split_hits(found: TurnsFound, sharing: Sharing, runs: Runs | None) -> Sharing:
     """The sharing with its hits split by the inferred sessions, where these are; else as it was."""
     trace = found.trace
-    if found.basis != INFERRED or trace.blocks is None or sharing.hit_rate_tokens is None:
+    if found.basis != INFERRED or runs is None or sharing.hit_rate_tokens is None:
         return sharing
-    runs = find_runs(trace.blocks, trace.prompt_tokens)
     tokens = int(trace.prompt_tokens[content_known(trace) & (trace.prompt_tokens > 0)].sum())
-    within = (within_tokens(runs, trace.session) or 0) / tokens
+    within = within_tokens(runs, trace.session) / tokens
     split = {"within_session": within, "across_session": sharing.hit_rate_tokens - within}
     return sharing.model_copy(update=split)
 
@@ -149,7 +152,7 @@ def _think_times(trace: Trace) -> tuple[FloatColumn, str | None]:
     return think_s, "from the arrival of the turn before: the log has no request durations"
 
 
-def _new_tokens(trace: Trace) -> TurnTokens | None:
+def _new_tokens(trace: Trace, runs: Runs | None) -> TurnTokens | None:
     """Prompt tokens of each turn behind what it shares with the turn before; None where no turn tells."""
     if trace.blocks is None or trace.parent is None:
         return None
@@ -157,13 +160,14 @@ def _new_tokens(trace: Trace) -> TurnTokens | None:
     rows = np.flatnonzero((trace.parent >= 0) & known & known[trace.parent])
     if len(rows) == 0:
         return None
-    runs = find_runs(trace.blocks, trace.prompt_tokens)
+    runs = find_runs(trace.blocks, trace.prompt_tokens) if runs is None else runs
     # Chained: two requests share a run only as the same-numbered run of each, and all runs before it.
     starts = np.searchsorted(runs.row, np.arange(len(trace) + 1))
-    use = np.arange(len(runs))
-    twin = starts[trace.parent[runs.row]] + use - starts[runs.row]
-    inside = (trace.parent[runs.row] >= 0) & (twin < starts[trace.parent[runs.row] + 1])
-    shared = inside & (runs.node[np.where(inside, twin, 0)] == runs.node)
+    behind = np.where(trace.parent >= 0, starts[trace.parent + 1], 0)  # the last use of the turn before
+    per_row = np.diff(starts)
+    twin = np.arange(len(runs)) + np.repeat(starts[trace.parent] - starts[:-1], per_row)
+    both = np.flatnonzero(twin < np.repeat(behind, per_row))
+    shared = both[runs.node[twin[both]] == runs.node[both]]
     kept = np.bincount(runs.row[shared], weights=runs.tokens[shared], minlength=len(trace))
     p50, p99 = np.percentile(trace.prompt_tokens[rows] - kept[rows], (50, 99))
     return TurnTokens(p50=float(p50), p99=float(p99))

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from advisor.logs.trace import BoolColumn, IntColumn, Labels, Trace
+from advisor.logs.trace import BoolColumn, FloatColumn, IntColumn, Labels, Trace
 from advisor.workload.cached import cached_share, unexplained_share
 from advisor.workload.capacity import capacity_curve
 from advisor.workload.copies import find_copies
 from advisor.workload.model import Duplicates, Sharing, TopPrefix
 from advisor.workload.reuse import cache_life, reuse_gaps, window_curve
-from advisor.workload.runs import Runs, find_runs, previous_use
+from advisor.workload.runs import Runs, by_key, find_runs
 
 TOP_PREFIXES = 10
 
@@ -35,11 +35,17 @@ class SharingMeasured:
 
 
 def measure_sharing(
-    trace: Trace, seed: int, cache_tokens: Sequence[int], *, fine_clock: bool = False
+    trace: Trace,
+    seed: int,
+    cache_tokens: Sequence[int],
+    runs: Runs | None = None,
+    *,
+    fine_clock: bool = False,
 ) -> SharingMeasured:
     """Everything about sharing; what needs block ids is None where no request with tokens has known content.
 
-    `fine_clock`: the log's clock is finer than the gaps between requests.
+    `runs` are those of its blocks, where they are at hand. `fine_clock`: the log's clock is finer than the gaps
+    between requests.
     """
     content = content_known(trace)
     counted = content & (trace.prompt_tokens > 0)
@@ -50,7 +56,7 @@ def measure_sharing(
     lengths = trace.prompt_tokens[content & (trace.prompt_tokens >= 0)]
     if len(trace.blocks.ids) == 0:
         return SharingMeasured(_without_full_block(trace, content, trace.blocks.size, copies), lengths)
-    runs = find_runs(trace.blocks, trace.prompt_tokens)
+    runs = find_runs(trace.blocks, trace.prompt_tokens) if runs is None else runs
     hit_tokens = np.where(runs.seen, runs.tokens, 0)
     curve, error = capacity_curve(runs, prompt_tokens, cache_tokens, seed)
     sharing = _without_hits(trace, content, runs.size, None).model_copy(
@@ -155,8 +161,9 @@ def within_tokens(runs: Runs, owner: Labels | None) -> int:
         return 0
     code = owner.codes[runs.row].astype(np.int64)
     nodes = int(runs.node.max()) + 1
-    seen = (previous_use(code * nodes + runs.node) >= 0) & (code >= 0)
-    return int(runs.tokens[seen].sum())
+    order, is_first = by_key(code * nodes + runs.node)
+    seen = order[~is_first]
+    return int(runs.tokens[seen[code[seen] >= 0]].sum())
 
 
 def _has(labels: Labels | None, content: BoolColumn) -> bool:
@@ -187,15 +194,23 @@ def top_prefixes(runs: Runs) -> tuple[TopPrefix, ...]:
     """
     hits = np.bincount(runs.node, weights=np.where(runs.seen, runs.tokens, 0))
     uses = runs.uses()
-    by_hits = np.argsort(-hits, kind="stable")
-    by_requests = np.lexsort((-hits, -uses))
-    chosen = np.zeros(len(hits), dtype=np.bool_)
-    chosen[by_hits[:TOP_PREFIXES]] = chosen[by_requests[:TOP_PREFIXES]] = True
-    first_use = np.full(len(uses), -1)
-    first_use[runs.node[::-1]] = np.arange(len(runs) - 1, -1, -1)
-    depth = runs.before[first_use] * runs.size + runs.tokens[first_use]
+    chosen = np.unique(np.concatenate((_most(hits), _most(uses, hits))))
+    first_use = np.empty(len(uses), dtype=np.int64)
+    first_use[runs.node[~runs.seen]] = np.flatnonzero(~runs.seen)
+    total = hits.sum()
     return tuple(
-        TopPrefix(tokens=int(depth[n]), requests=int(uses[n]), hit_share=float(hits[n] / hits.sum()))
-        for n in by_hits[chosen[by_hits]]
+        TopPrefix(
+            tokens=int(runs.before[first_use[n]] * runs.size + runs.tokens[first_use[n]]),
+            requests=int(uses[n]),
+            hit_share=float(hits[n] / total),
+        )
+        for n in chosen[np.argsort(-hits[chosen], kind="stable")]
         if hits[n] > 0
     )
+
+
+def _most(amount: FloatColumn | IntColumn, *others: FloatColumn | IntColumn) -> IntColumn:
+    """Where the `TOP_PREFIXES` largest amounts are; of equal ones those that have most of the others."""
+    enough = np.partition(amount, -TOP_PREFIXES)[-TOP_PREFIXES] if len(amount) > TOP_PREFIXES else amount.min()
+    some = np.flatnonzero(amount >= enough)
+    return some[np.lexsort([-column[some] for column in (*others[::-1], amount)])][:TOP_PREFIXES]

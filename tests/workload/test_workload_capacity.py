@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.lru import simulate
 from helpers.workload_traces import chain, make_trace, mooncake
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from advisor.logs.trace import Trace
@@ -43,7 +43,8 @@ def test_every_capacity_equals_the_simulated_cache(trace: Trace):
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(st.integers(-9, 9), st.integers(0, 5)), unique_by=lambda pair: pair[0]))
+@given(st.lists(st.tuples(st.integers(0, 18), st.integers(0, 5)), unique_by=lambda pair: pair[0]))
+@example([(3, 1), (4, 2), (5, 1), (0, 1), (1, 4), (6, 1), (2, 3)])  # stretches of neighbours
 def test_larger_before_equals_counting_pairs(pairs):
     values = np.array([value for value, _ in pairs], dtype=np.int64)
     weights = np.array([weight for _, weight in pairs], dtype=np.float64)

@@ -5,13 +5,10 @@ Asks only the host that the user named: no redirect is followed, no proxy is use
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from urllib.parse import urlsplit
-
-import aiohttp
 
 from advisor.advice.current import sglang, vllm
 from advisor.advice.current.flags import Parsed, parse_mapping
@@ -36,6 +33,8 @@ _VLLM_LABELS = {
 
 def read_metrics(url: str, around: Around, *, timeout_s: float = TIMEOUT_S) -> Current:
     """The configuration behind `url`. Raises InputError where nothing, or something else, answers."""
+    import asyncio  # and aiohttp below: every analysis would import them, few ask a running engine
+
     address = _address(url)
     text = asyncio.run(_get(address, timeout_s))
     return parse_metrics(text, address, around)
@@ -57,6 +56,8 @@ def _address(url: str) -> str:
 
 
 async def _get(address: str, timeout_s: float) -> str:
+    import aiohttp
+
     limit = aiohttp.ClientTimeout(total=timeout_s)
     try:
         async with (
