@@ -35,7 +35,7 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 NO_CONTENT = 0  # stands for a token of a modelled step
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # frozen ones take three times as long to make, and there is one a token
 class TokenEvent:
     """One output token of a request, or its end without one (`token` None: aborted or failed).
 
@@ -161,6 +161,10 @@ class EngineCore:
     def add(self, request: Request, now: float) -> None:
         """Queue a request. Raises InputError for one that can never run here, or whose id is in use."""
         self.check(request)
+        self.queue(request, now)
+
+    def queue(self, request: Request, now: float) -> None:
+        """Queue a request that was checked."""
         self._scheduler.add(Sequence(request, now, self._cache.block_size))
 
     def abort(self, request_id: str, now: float) -> list[TokenEvent]:
@@ -185,13 +189,14 @@ class EngineCore:
         """As `next_step`, for a driver that only needs the step's shape and completes it without a result."""
         scheduler, flights = self._scheduler, self._flights
         groups = scheduler.groups
+        stages = len(groups)
         if scheduler.preempted:
             scheduler.preempted = []
-        if len(flights) == len(groups):
+        if len(flights) == stages:
             return None
         work = None
-        for i in range(len(groups)):
-            group = groups[(self._steps + i) % len(groups)]
+        for i in range(self._steps, self._steps + stages):
+            group = groups[i % stages]
             if not group.in_flight:
                 work = scheduler.schedule(now, group)
                 if work is not None:

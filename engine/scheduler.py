@@ -148,7 +148,7 @@ class Scheduler:
         self.waiting.pop(seq.request.id, None)
         self.pulling.pop(seq.request.id, None)
         if not keep_kv:
-            self._cache.release(seq.table, seq.computed, after)
+            self._cache.release(seq.table, seq.computed, after, over=status is Status.FINISHED)
 
     def jump(self, steps: int) -> list[Sequence]:
         """Let a run of pure decodes pass; returns those that end with its last step."""

@@ -95,7 +95,7 @@ class Instance:
         self._coming.append((request, now))
         if not self.core.full:
             steps = run.steps_by(now - run.start)
-            self._run = run._replace(steps=steps)
+            self._run = _Run(run.start, steps, run.rows, run.first, run.growth)
             self.wakes = run.start + run.seconds(steps)
 
     def disturb(self, now: float) -> None:
@@ -166,7 +166,7 @@ class Instance:
         """Those that came in a run of decodes wait from now on."""
         if self._coming:
             for request, came in self._coming:
-                self.core.add(request, came)
+                self.core.queue(request, came)
             self._coming.clear()
 
     def _follow(self, events: list[TokenEvent], group: DecodeTimes, now: float) -> None:
@@ -191,9 +191,7 @@ class Instance:
         self.steps += run.steps
         self.busy_s += now - run.start
         group = self._groups[0]
-        group.ticked(run.start + run.first, run.rows)
-        if run.steps > 1:
-            group.ran(now, run.first + run.growth, run.growth, run.steps - 1, run.rows)
+        group.ran(run.start, now, run.first, run.growth, run.steps, run.rows)
         events = self.core.jump(run.steps, now)
         self._follow(events, group, now)
         return events

@@ -90,7 +90,12 @@ class DecodeTimes:
         gaps.add(gap_s, rows)
         ticks.add(1, now, gap_s)
 
-    def ran(self, now: float, first_s: float, growth_s: float, steps: int, rows: int) -> None:
-        """`steps` more passed until `now`, of `first_s` and each `growth_s` longer than the one before."""
+    def ran(self, begun: float, now: float, first_s: float, growth_s: float, steps: int, rows: int) -> None:
+        """`steps` passed from `begun` to `now`, of `first_s` and each `growth_s` longer than the one before."""
+        if self._fresh or begun != self._ticks.ended_s:
+            self.ticked(begun + first_s, rows)
+            first_s, steps = first_s + growth_s, steps - 1
+            if not steps:
+                return
         self._gaps.add_line(first_s, growth_s, steps, rows)
         self._ticks.add(steps, now, first_s + growth_s * (steps - 1))

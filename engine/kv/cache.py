@@ -50,9 +50,10 @@ class BlockTable:
 
 
 class Held(NamedTuple):
-    """What a request gives back: references along a path of the tree, and its private blocks."""
+    """What a request gives back: references along a path of the tree, pages left over, its private blocks."""
 
     path: list[Node]
+    left_over: list[int]
     private: list[int]
 
 
@@ -109,11 +110,15 @@ class KVCache:
 
     def take(self, count: int) -> list[int]:
         """Blocks to write to: free ones, then those of evicted pages. StopIteration where there are fewer."""
-        free = self.pool.free
+        pool = self.pool
+        free = pool.free
         if count <= free:
-            return self.pool.take(count)
-        taken = self.pool.take(free) if free else []
+            return pool.take(count)
+        taken = pool.take(free) if free else []
         taken += self.tree.evict(count - free)
+        if len(taken) > count:
+            pool.give_back(reversed(taken[count:]))
+            del taken[count:]
         return taken
 
     def grow(self, table: BlockTable, positions: int) -> bool:
@@ -141,33 +146,41 @@ class KVCache:
             )
             table.published = pages
 
-    def release(self, table: BlockTable, computed: int, after: int | None = None) -> None:
+    def release(
+        self, table: BlockTable, computed: int, after: int | None = None, *, over: bool = False
+    ) -> None:
         """Publish what is computed and empty the table.
 
-        The blocks go back when step `after` is retired, now if there is none.
+        The blocks go back when step `after` is retired, now if there is none. `over`: the request will not
+        come again, so nobody looks for pages that only it can have.
         """
-        self._publish(table, computed // self.block_size)
-        held = Held(table.path, table.private())
-        table.path, table.blocks, table.doubles, table.published = [], [], [], 0
+        pages = computed // self.block_size
+        self._publish(table, min(pages, table.own) if over else pages)
+        left_over: list[int] = []
+        if over and pages > table.own and self._prefix_cache:
+            left_over = table.blocks[table.published : pages]
+            del table.blocks[table.published : pages]
+        private = table.private()
+        path, table.path, table.blocks, table.doubles, table.published = table.path, [], [], [], 0
         if after is None:
-            self._give_back(held)
+            self._give_back(path, left_over, private)
         else:
-            self.fenced.append((after, held))
+            self.fenced.append((after, Held(path, left_over, private)))
 
     def retire(self, step_id: int) -> bool:
         """Step `step_id` and all before it are done: give back what waited for them. Whether anything did."""
         waited = False
         while self.fenced and self.fenced[0][0] <= step_id:
-            self._give_back(self.fenced.popleft()[1])
+            self._give_back(*self.fenced.popleft()[1])
             waited = True
         return waited
 
     def check_invariants(self, tables: Iterable[BlockTable]) -> None:
         """Every block is free, published or private to one of `tables` (or fenced); references are exact."""
-        held = [Held(table.path, table.private()) for table in tables] + [held for _, held in self.fenced]
+        held = [Held(table.path, [], table.private()) for table in tables] + [held for _, held in self.fenced]
         free = self.pool.check_invariants()
         refs = self.tree.check_invariants()
-        private = [block for one in held for block in one.private]
+        private = [block for one in held for block in (*one.left_over, *one.private)]
         blocks = [*free, *(block for node in refs for block in node.blocks), *private]
         require(len(blocks) == self.pool.total == len(set(blocks)), "free + cached + in use is not the total")
         uses = Counter(node for one in held for node in one.path)
@@ -182,6 +195,9 @@ class KVCache:
             table.blocks += node.blocks[: min(run.stop, table.matched) - run.start]
         table.published, table.matched = table.matched, 0
 
-    def _give_back(self, held: Held) -> None:
-        self.tree.release(held.path)
-        self.pool.give_back(reversed(held.private))
+    def _give_back(self, path: list[Node], left_over: list[int], private: list[int]) -> None:
+        if left_over:
+            self.tree.leave(left_over)
+        if path:
+            self.tree.release(path)
+        self.pool.give_back(reversed(private))

@@ -4,6 +4,7 @@ An edge is a run: pages (full blocks) that occur together under one key, in the 
 namespace at each root. Pages enter once the step that wrote them has completed (`publish`), are referenced
 while requests use them, then wait in the eviction queue for reuse or eviction. Keys are opaque and compared
 exactly, so two prefixes are never confused; runs never split. A run may be there in part: its leading pages.
+What a simulated request has for itself is in no tree once it has ended: it only waits for eviction.
 
 A request references whole paths from the root, hence a referenced node has only referenced ancestors, and
 every unreferenced node can be evicted in turn. Paths are released tail first, hence in the queue a child
@@ -118,20 +119,26 @@ class PrefixTree:
             start = end
         return doubles
 
+    def leave(self, blocks: list[int]) -> None:
+        """Pages that nobody can look for any more: they are evicted in their turn, all at once."""
+        node = Node(None, None)
+        node.blocks = blocks
+        self._idle[node] = None
+        self._size += len(blocks)
+        self.evictable += len(blocks)
+
     def evict(self, count: int) -> list[int]:
         """Forget the least recently used unreferenced pages, leaves first; their blocks are the caller's.
 
-        StopIteration if there are fewer.
+        They are `count`, or more where the last ones were left over. StopIteration if there are fewer.
         """
         taken: list[int] = []
-        while count:
+        while len(taken) < count:
             node = next(iter(self._idle))
             blocks = node.blocks
-            part = blocks[-count:]
-            del blocks[-count:]
-            part.reverse()
-            taken += part
-            count -= len(part)
+            part = blocks[len(taken) - count :] if node.parent else [*blocks]
+            taken += reversed(part)
+            del blocks[-len(part) :]
             if not blocks:
                 self._forget(node)
         self._size -= len(taken)
@@ -140,8 +147,8 @@ class PrefixTree:
 
     def check_invariants(self) -> dict[Node, int]:
         """Counts, queue and references agree. Returns the references of each node that has pages."""
-        refs: dict[Node, int] = {}
-        blocks: set[int] = set()
+        refs = {node: 0 for node in self._idle if node.parent is None}
+        blocks = {block for node in refs for block in node.blocks}
         place = {node: i for i, node in enumerate(self._idle)}
         stack = list(self._roots.values())
         while stack:
