@@ -69,6 +69,7 @@ Objective = Annotated[
     Literal["goodput", "tbt", "throughput"] | None,
     typer.Option(help="What to maximise; tbt: the rate at which the run's P99 gap keeps it."),
 ]
+Deadline = Annotated[str | None, typer.Option(help="Objective throughput: for the log as one batch, 6h.")]
 Current = Annotated[
     str | None, typer.Option(help="What runs now: a launch line, a file, a metrics URL, or - for stdin.")
 ]
@@ -115,6 +116,7 @@ def target_options(
     ttft: str | None = None,
     tpot: str | None = None,
     tbt: str | None = None,
+    deadline: str | None = None,
     **plain: Any,
 ) -> TargetOptions:
     """What to plan for; `plain` are the flags that need no parsing. Raises InputError."""
@@ -126,6 +128,7 @@ def target_options(
         ttft_s=None if ttft is None else parse_seconds(ttft, "--ttft"),
         tpot_s=None if tpot is None else parse_seconds(tpot, "--tpot"),
         tbt_s=None if tbt is None else parse_seconds(tbt, "--tbt"),
+        deadline_s=None if deadline is None else parse_seconds(deadline, "--deadline"),
         **plain,
     )
 

@@ -1,4 +1,4 @@
-"""Quantities as people write them: `300ms`, `8k`, `8Ki`, `2x`."""
+"""Quantities as people write them, `300ms`, `8k`, `8Ki`, `2x`, and as they read them, `90 min`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ _NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*)\s*
 
 def parse_seconds(text: str, what: str = "time") -> float:
     """Seconds in `text`: `300ms`, `3s`, `10m`, `1.5h`; a bare number is seconds. Raises InputError."""
-    return _parse(text, _TIME_S | {"": 1.0}, what, "300ms, 3s, 10m")
+    return _parse(text, _TIME_S | {"": 1.0}, what, "300ms, 3s, 10m, 6h")
+
+
+def show_seconds(value: float) -> str:
+    """A time in the unit that suits it: `0.3 s`, `90 min`, `6 h`, `5 d`."""
+    for unit, below in (("s", 120.0), ("m", 7200.0), ("h", 4 * 86400.0), ("d", float("inf"))):
+        if value < below:
+            return f"{value / _TIME_S[unit]:.4g} {'min' if unit == 'm' else unit}"
+    return "never"
 
 
 def parse_count(text: str, what: str = "count") -> int:

@@ -137,7 +137,7 @@ class Silicon:
         kv = 1.0 if dtype in ("fp8", "fp4") else 2.0
         constants = profiles.roofline(*family).constants
         return RooflineStepTime(
-            shape, self._device(row["gpu"], tp, dtype), constants, tp, 1, ELEMENT_BYTES[dtype], kv
+            shape, self._device(row["gpu"], tp, dtype), constants, tp, ELEMENT_BYTES[dtype], kv
         )
 
     def _device(self, gpu: str, tp: int, dtype: str) -> Device:

@@ -81,7 +81,9 @@ def report(name: str, trace: Trace, slo: Slo, processes: int) -> None:
     options = SimulationOptions(control=now, processes=processes, progress=clock)
     plan = simulate_plan(situation, load, {}, options)
     whole_s = time.perf_counter() - clock.began
-    chosen_s = max(clock.until_s.get(part, 0.0) for part in ("searching", "attribution", "checking"))
+    chosen_s = max(
+        clock.until_s.get(part, 0.0) for part in ("searching", "attribution", "checking", "turns that wait")
+    )
     print(f"{name}: {len(load):,} requests, {load.span_s:,.0f} s, {processes} processes")
     print(f"  chosen plan and attribution {chosen_s:.1f} s, all that follows {whole_s - chosen_s:.1f} s,")
     print(f"  processor time of all {_cpu_s() - before:.1f} s")

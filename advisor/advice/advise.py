@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from advisor.advice.by_simulation import beside_rules, simulated_plan
-from advisor.advice.current import Current
 from advisor.advice.explained import NOT_MODELLED, unknown_of
 from advisor.advice.finding import Finding
 from advisor.advice.flips import ASSUMED_HITS, flip_points
@@ -23,7 +22,6 @@ from advisor.advice.planner import make_plan
 from advisor.advice.resolve import NoTarget
 from advisor.advice.rules import budget, capacity, data_quality, hosted, prefix, prompts, risks, split
 from advisor.advice.rules.formulas import remote_reuse_bandwidth
-from advisor.advice.simulated import SimulationOptions
 from advisor.advice.situation import Situation, draw, longest_prompt
 from advisor.advice.sizing import BLOCK_SIZE
 from advisor.advice.steps import Calibrations
@@ -34,6 +32,10 @@ from advisor.workload.arrivals import spread_trace
 from advisor.workload.model import Distribution, UnknownField, Workload
 from engine.errors import MachineError
 from engine.step_time.model import StepShape
+
+if TYPE_CHECKING:
+    from advisor.advice.current import Current
+    from advisor.advice.simulated import SimulationOptions
 
 HOSTED = hosted.MOSTLY_IDLE.code
 
@@ -80,6 +82,10 @@ def advise(
     ruled = plan = _plan(situation)
     load = None if trace is None else load_of(spread_trace(trace)[0], BLOCK_SIZE)
     if trace is not None and load is not None and len(load) and load.span_s > 0:
+        # Imported for a plan only, here and in _concluded: it takes as long as measuring a small log.
+        from advisor.advice.by_simulation import simulated_plan
+        from advisor.advice.simulated import SimulationOptions
+
         options = simulation or SimulationOptions()
         situation, plan = simulated_plan(workload, target, trace, load, calibrations or {}, options, current)
         ruled = _plan(situation)
@@ -97,6 +103,8 @@ def advise(
 def _concluded(plan: Plan, ruled: Plan, findings: tuple[Finding, ...]) -> Plan:
     """The plan beside what the rules say; `hosted` where they advise to rent an API."""
     if plan.simulation is not None:
+        from advisor.advice.by_simulation import beside_rules
+
         reasons = {**plan.reasons, "rules": beside_rules(plan, ruled, findings)}
         plan = plan.model_copy(update={"reasons": reasons})
     if plan.chosen is not None and any((f.code, f.verdict) == (HOSTED, "do") for f in findings):
@@ -287,7 +295,7 @@ def _split_findings(s: Situation) -> list[Finding]:
             uncached_p90=s.uncached_p90,
             output_mean=s.mean.output,
             gpus=s.gpus,
-            gpus_per_copy=s.tp,
+            gpus_per_copy=s.tp * s.pp,
             parameters=s.shape.parameters,
             ttft_tightness=None if slo.ttft_s is None else slo.ttft_s / prefill_p90,
             tbt_tightness=None if slo.gap_s is None else slo.gap_s / t1,
@@ -300,6 +308,6 @@ def _split_findings(s: Situation) -> list[Finding]:
         )
     )
     if any(f.verdict == "check" for f in found):
-        lone = risks.lone_side(s.gpus // s.tp)
+        lone = risks.lone_side(s.gpus // (s.tp * s.pp))
         found += [lone] if lone else []
     return found

@@ -13,7 +13,9 @@ from advisor.advice.target import Target
 from engine.errors import InputError
 
 # Not among them: how many GPUs and links there are, and what they cost. That is what plans may differ in.
-COMPARED = ("stack", "model", "dtype", "kv_dtype", "max_len", "gpu", "slo", "objective", "isolation")
+COMPARED = (
+    "stack", "model", "dtype", "kv_dtype", "max_len", "gpu", "slo", "objective", "deadline_s", "isolation",
+)  # fmt: skip
 AUTO = "auto"  # a number format that step times decide
 
 
@@ -29,6 +31,7 @@ class Figures:
     attainment: float | None
     ttft_p90_s: float | None
     tpot_p90_s: float | None
+    batch_s: float | None
     gpus_needed: int | None
     usd_per_month: float | None
     requests: int | None
@@ -71,6 +74,7 @@ def figures(analysis: Analysis) -> Figures:
         at.get("attainment"),
         at.get("ttft_p90_s"),
         at.get("tpot_p90_s"),
+        None if simulation is None else simulation.batch_s,
         plan.gpus_needed,
         plan.usd_per_month,
         None if simulation is None else simulation.requests,

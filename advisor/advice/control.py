@@ -7,14 +7,15 @@ its values comes from. Reads nothing but what `current` reads; changes no settin
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TextIO
 
 from advisor.advice import profiles
 from advisor.advice.current import Around, Current, defaults, read_current
 from advisor.advice.current.model import TITLES
 from advisor.advice.search.hardware import Hardware
-from advisor.advice.search.layout import DEGREES, Layout
+from advisor.advice.search.layout import Layout
+from advisor.advice.sizing import parallel, sizes
 from advisor.advice.target import Target
 from engine.config import PoolConfig
 from engine.errors import InputError, MachineError
@@ -47,17 +48,20 @@ def control_of(current: Current, hardware: Hardware, gpus: int) -> Control:
 def default_control(target: Target, hardware: Hardware, gpus: int) -> Control | None:
     """The defaults of the target's stack, of the fewest GPUs an instance that hold the model.
 
-    None for the bundled engine, whose defaults the simulation knows. Raises MachineError where nothing fits.
+    An instance has pipeline stages only where no TP holds it. None for the bundled engine, whose defaults the
+    simulation knows. Raises MachineError where nothing fits.
     """
     if target.stack == "advise" or target.on_cpu:
         return None
     memory_gb = profiles.gpu(target.gpu).memory_gb
-    for tp in (tp for tp in DEGREES if tp <= gpus):
+    for tp, pp in sizes(gpus):
         current = defaults(
             target.stack, target.stack_version, memory_gb, gpu=target.gpu, max_len=target.max_len, tp=tp,
-            count=gpus // tp,
+            count=gpus // (tp * pp),
         )  # fmt: skip
-        if all(hardware.fits(tp, pool.token_budget) for pool in current.pools):
+        if all(hardware.fits(tp, pool.token_budget, pp) for pool in current.pools):
+            pools = tuple(pool.model_copy(update={"pp": pp}) for pool in current.pools)
+            current = replace(current, pools=pools)
             layout, changed = _layout(f"defaults of {TITLES[target.stack]}", current, hardware, gpus)
             return Control(layout, _reasons(current, layout, changed), known=False)
     raise MachineError("the model does not fit", hint="advise analyze LOG --gpus N, with a larger N")
@@ -66,7 +70,7 @@ def default_control(target: Target, hardware: Hardware, gpus: int) -> Control | 
 def _described(current: Current) -> str:
     """Stack and pools in a line."""
     pools = " + ".join(
-        f"{pool.count} {'' if pool.role == 'colocated' else pool.role + ' '}x TP {pool.tp}"
+        f"{pool.count} {'' if pool.role == 'colocated' else pool.role + ' '}x {parallel(pool.tp, pool.pp)}"
         for pool in current.pools
     )
     return f"{TITLES[current.stack]}, {pools}"
@@ -86,28 +90,27 @@ def _layout(name: str, current: Current, hardware: Hardware, gpus: int) -> tuple
 
 
 def _pool(pool: PoolConfig, hardware: Hardware, gpus: int, changed: list[str]) -> PoolConfig:
-    tp = pool.tp * pool.pp
-    if pool.pp > 1:
-        changed.append(f"PP {pool.pp} with TP {pool.tp} is simulated as TP {tp}")
+    tp, pp = pool.tp, pool.pp
     if tp not in hardware.copies:
-        known = ", ".join(str(degree) for degree in hardware.copies)
-        raise InputError(f"an instance of {tp} GPUs cannot be simulated", why=f"for this model can be: {known}")
+        known = ", ".join(f"TP {degree}" for degree in hardware.copies)
+        raise InputError(
+            f"an instance of {parallel(tp, pp)} cannot be simulated", why=f"for this model can be: {known}"
+        )
     if pool.block_size != hardware.block_size:
         changed.append(f"blocks of {pool.block_size} tokens are simulated as blocks of {hardware.block_size}")
     kv_tokens = pool.kv_tokens
     if kv_tokens is None:
         try:
-            kv_tokens = hardware.kv_tokens(tp, pool.token_budget)
+            kv_tokens = hardware.kv_tokens(tp, pool.token_budget, pp)
         except MachineError as error:
             raise InputError("the model does not fit as it runs now", why=error.why or error.message) from None
         changed.append(f"{kv_tokens:,} KV tokens an instance: what the GPU's memory allows")
     if kv_tokens < hardware.longest:
         changed.append(f"its KV cache is smaller than the longest request, {hardware.longest:,} tokens")
-    devices = gpus if hardware.on_cpu else tp
+    devices = gpus if hardware.on_cpu else tp * pp
     return pool.model_copy(
-        update={"tp": tp, "pp": 1, "devices_per_instance": devices, "block_size": hardware.block_size,
-                "kv_tokens": kv_tokens}
-    )  # fmt: skip
+        update={"devices_per_instance": devices, "block_size": hardware.block_size, "kv_tokens": kv_tokens}
+    )
 
 
 def _reasons(current: Current, layout: Layout, changed: list[str]) -> dict[str, str]:

@@ -9,9 +9,9 @@ NOT_MODELLED = (
     "tokenizing, HTTP, and the network between client and server",
     "the start of an engine: loading weights, capturing CUDA graphs, compiling kernels",
     "speculative decoding, LoRA adapters, host or disk tiers of the KV cache",
-    "pipeline parallelism in the search; a control with it is simulated as TP",
+    "what the host does for pipeline stages, and stages of other sizes than an even division of the layers",
     "experts beyond their active parameters: imbalance, all-to-all traffic",
-    "failures, restarts and autoscaling",
+    "autoscaling, and failures but the one of `simulation.loss`",
 )
 NOT_SIMULATED = "not simulated yet: the plan was made by rules"
 RUN_IT = "advise launch, then advise validate, measures it"
@@ -27,7 +27,7 @@ _WHY = {
     ),
     "gpus_needed": ("no number of GPUs was found that keeps the targets", "loosen --ttft or --tpot"),
     "mean_trap": (
-        "a planner of means has no answer for a split, for CPU cores, or where no layout keeps the targets",
+        "a planner of means has no answer for a split, a batch, CPU cores, nor where no layout keeps targets",
         "nothing to get",
     ),
     "backtest": (
@@ -38,6 +38,13 @@ _WHY = {
 _NO_PRICE = ("no price is known for this device, or no number of GPUs to pay for", "--gpu-price 2.50")
 _NO_RATE = "a candidate that keeps the targets at no rate, or that its bounds left out, has none"
 _NOT_GRADED = "no rate to be at: no layout keeps the targets"
+# Of a batch with a deadline: what is another matter there.
+_WHY_OF_BATCH = {
+    "chosen": ("no layout ends the batch by the deadline", "a longer --deadline, or more GPUs: --gpus"),
+    "gpus_needed": ("no number of GPUs was found that ends the batch by the deadline", "a longer --deadline"),
+}
+_BATCH_HAS_NO_RATE = "a batch is there at once: it has no rate to be at"
+_NO_BATCH = ("with latency targets requests come as logged, not as one batch", "--objective throughput")
 
 
 def unknown_of(plan: Plan) -> tuple[UnknownField, ...]:
@@ -51,7 +58,7 @@ def unknown_of(plan: Plan) -> tuple[UnknownField, ...]:
     ]
     if plan.simulation is not None:
         found += [
-            (f"simulation.{name}", _NOT_GRADED, "loosen --ttft or --tpot")
+            (f"simulation.{name}", *_simulation_why(plan, name))
             for name, value in plan.simulation
             if value is None
         ]
@@ -61,9 +68,20 @@ def unknown_of(plan: Plan) -> tuple[UnknownField, ...]:
 def _why(plan: Plan, name: str) -> tuple[str, str]:
     if name.startswith("usd"):
         return _NO_PRICE
+    if plan.target.deadline_s is not None and name in _WHY_OF_BATCH:
+        return _WHY_OF_BATCH[name]
     if name == "chosen" or plan.simulation is not None:
         return _WHY.get(name, ("it does not apply", "nothing to get"))
     return NOT_SIMULATED, ANALYZE
+
+
+def _simulation_why(plan: Plan, name: str) -> tuple[str, str]:
+    slo = plan.target.slo
+    if name == "batch_s" and not (slo.ttft_s is None and slo.gap_s is None):
+        return _NO_BATCH
+    if plan.target.deadline_s is None:
+        return _NOT_GRADED, "loosen --ttft or --tpot"
+    return _WHY_OF_BATCH["chosen"] if name == "random" else (_BATCH_HAS_NO_RATE, "leave --deadline out")
 
 
 def _candidate_why(plan: Plan) -> tuple[str, str]:

@@ -22,6 +22,13 @@ def parse_link(text: str) -> float:
     return float(match.group(1)) * {"G": 1e9, "M": 1e6}[match.group(2).upper()]
 
 
+def stage_link(target: Target) -> float:
+    """Bytes/s between any two GPUs of a node: the way of activations from one pipeline stage to the next."""
+    if target.on_cpu:
+        return SHARED_MEMORY_BYTES_PER_S
+    return profiles.gpu(target.gpu).link_bytes_per_s(NODE_GPUS) or PCIE_BYTES_PER_S
+
+
 def links_of(target: Target, gpus: int) -> tuple[float, float | None]:
     """Bytes/s between two instances, and bits/s between nodes (None: one node holds everything)."""
     if target.on_cpu:

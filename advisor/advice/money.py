@@ -61,14 +61,25 @@ def priced(plan: Plan, workload: Workload) -> Plan:
     if price is None or plan.gpus_needed is None or rate is None or prompt is None or output is None:
         return plan
     gpus, usd = plan.gpus_needed, price.usd_per_hour
+    each = usd_per_million_tokens(gpus, usd, rate * (prompt.mean + output.mean))
+    if plan.target.deadline_s is not None:
+        each = _of_batch(plan, usd, prompt.mean + output.mean)
     why = f"{gpus} x {plan.target.gpu} at {usd:g} USD an hour ({price.kind}); source: {price.source}"
     return plan.model_copy(
         update={
             "usd_per_month": usd_per_month(gpus, usd),
-            "usd_per_million_tokens": usd_per_million_tokens(gpus, usd, rate * (prompt.mean + output.mean)),
+            "usd_per_million_tokens": each,
             "reasons": {**plan.reasons, "usd_per_month": why},
         }
     )
+
+
+def _of_batch(plan: Plan, usd_per_hour: float, tokens: float) -> float | None:
+    """US dollars per million tokens of a batch, `tokens` a request: it has no rate, only an end."""
+    if plan.choice is None or plan.simulation is None or not plan.simulation.batch_s:
+        return None
+    rate_rps = plan.simulation.requests / plan.simulation.batch_s
+    return usd_per_million_tokens(plan.choice.gpus, usd_per_hour, rate_rps * tokens)
 
 
 def hosted_offer(workload: Workload, model: str) -> Offer | None:

@@ -51,6 +51,49 @@ class Candidate(Report):
     rejected: str | None = Field(None, description="why the candidate is out; null where it is not")
 
 
+class Group(Report):
+    """Some of the requests, and how the chosen candidate serves them. Times are null where none is served."""
+
+    name: str
+    share: float = Field(description="of the requests")
+    attainment: float | None = Field(description="share that keep every target, each by its own largest gap")
+    ttft_p90_s: float | None
+    tpot_p90_s: float | None
+
+
+class LengthGroup(Group):
+    """The requests of one length class."""
+
+    prompt_p50: float
+    output_p50: float
+
+
+class Loss(Report):
+    """What it costs when one instance of the chosen candidate dies in the busiest minutes and comes back."""
+
+    role: Literal["colocated", "prefill", "decode"] = Field(description="of the instance that dies")
+    left: int = Field(description="instances of its kind that go on")
+    at_s: float = Field(description="when it dies, seconds after the first arrival")
+    down_s: float = Field(description="seconds until it is back, its cache empty")
+    caught_up_s: float | None = Field(
+        description="seconds from its death until no more requests are in the fleet than without it; "
+        "null: not before the last arrival"
+    )
+    requests: int = Field(description="that come from its death until then")
+    attainment: float | None = Field(description="of these")
+    attainment_without: float | None = Field(description="of the same requests where nothing dies")
+    rerun: int = Field(description="times that a request begins again elsewhere, or when it is back")
+    dropped: int = Field(description="requests that are served without the loss and not with it")
+    attainment_of_all: float = Field(description="of all requests of the log, with the loss")
+
+
+class Waiting(Report):
+    """What would be decided if each turn waited for the one before it, and then its logged think time."""
+
+    verdict: PlanVerdict
+    chosen: str | None = Field(description="name of the candidate; null when infeasible")
+
+
 class Simulation(Report):
     """What the plan's figures rest on."""
 
@@ -63,6 +106,21 @@ class Simulation(Report):
     )
     at_needed: dict[str, float | None] | None = Field(
         None, description="the chosen candidate at the rate to plan for"
+    )
+    regimes: tuple[Group, ...] | None = Field(
+        None, description="at that rate: `steady`, and `bursts` where there are any"
+    )
+    classes: tuple[LengthGroup, ...] | None = Field(
+        None, description="at that rate: each length class, the largest first; empty where all are one"
+    )
+    loss: Loss | None = Field(None, description="at that rate: one instance dies")
+    batch_s: float | None = Field(
+        None,
+        description="with objective throughput: seconds until all requests of the log, there at once, have "
+        "ended on the target's GPUs; of the soonest candidate where none ends by the deadline",
+    )
+    waiting: Waiting | None = Field(
+        None, description="where over 5 % of turns would be sent before the turn before has ended"
     )
 
 

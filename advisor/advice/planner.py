@@ -12,7 +12,7 @@ from advisor.advice.plan import Candidate, Plan, served_model
 from advisor.advice.rules.capacity import SIZING_LOAD
 from advisor.advice.rules.prefix import MATTERS
 from advisor.advice.situation import Situation
-from advisor.advice.sizing import BLOCK_SIZE
+from advisor.advice.sizing import BLOCK_SIZE, parallel
 from advisor.advice.target import Target
 from engine.config import EngineConfig, PoolConfig, RouterConfig
 from engine.launchable import why_not_launchable
@@ -26,7 +26,8 @@ def make_plan(situation: Situation, *, feasible: bool, prefix_first: bool) -> Pl
     pool = PoolConfig(
         count=s.instances,
         tp=s.tp,
-        devices_per_instance=s.gpus if s.target.on_cpu else s.tp,
+        pp=s.pp,
+        devices_per_instance=s.gpus if s.target.on_cpu else s.tp * s.pp,
         batching="chunked",
         token_budget=s.sizing.budget.tokens,
         max_seqs=s.sizing.max_seqs,
@@ -95,13 +96,14 @@ def runs_here(s: Situation, config: EngineConfig) -> str:
 
 def _reasons(s: Situation, pool: PoolConfig, router: RouterConfig) -> dict[str, str]:
     """Why each field is what it is, by path in engine.yaml; one line each."""
-    return {
+    staged = {} if pool.pp == 1 else {"pools.0.pp": "no TP alone holds the model and the longest request"}
+    return staged | {
         "pools.0.role": "one pool for both phases: a split must first show its gain in a simulation",
         "pools.0.count": _count_reason(s),
         "pools.0.tp": "one core group is one device"
         if s.target.on_cpu
         else f"the fewest GPUs that hold {s.target.model}, the longest request and a batch of typical ones",
-        "pools.0.devices_per_instance": "every core of this machine" if s.target.on_cpu else "as tp",
+        "pools.0.devices_per_instance": "every core of this machine" if s.target.on_cpu else "tp x pp",
         "pools.0.batching": "chunked prefill keeps decodes running beside long prompts (Sarathi-Serve)",
         "pools.0.token_budget": _budget_reason(s),
         "pools.0.max_seqs": f"bounded by {s.sizing.max_seqs_by}; about {s.sizing.rows} decode at once",
@@ -126,7 +128,7 @@ def _count_reason(s: Situation) -> str:
     if s.target.on_cpu:
         return "one instance over all cores"
     load = f"loads each to {s.sizing.load:.2f} at {s.sizing_rps:.3g} requests/s"
-    return f"{s.instances} x TP {s.tp} on {s.gpus} GPUs {load}"
+    return f"{s.instances} x {parallel(s.tp, s.pp)} on {s.gpus} GPUs {load}"
 
 
 def _budget_reason(s: Situation) -> str:

@@ -13,20 +13,23 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from advisor.advice.backtest import Backtest, Measured, backtest
-from advisor.advice.links import links_of
+from advisor.advice.chosen import Closer, look_closer
+from advisor.advice.links import links_of, stage_link
 from advisor.advice.rules.capacity import DISPERSION_10S
 from advisor.advice.rules.split import SHORT_PROMPT, SMALL_MODEL
 from advisor.advice.search import attribution
 from advisor.advice.search.bounds import SUSTAINED, predicted_rps
+from advisor.advice.search.deadline import in_time, missed, soonest
 from advisor.advice.search.decide import Decision, decide, in_both
+from advisor.advice.search.fleet import MOST_GPUS, fewest_gpus, multiplied, smallest
 from advisor.advice.search.flips import find_flips
 from advisor.advice.search.hardware import Hardware
-from advisor.advice.search.judge import AtRate, Goal, Job, Judged, at_rate
-from advisor.advice.search.layout import BUDGETS, DEGREES, Layout, colocated, layouts
+from advisor.advice.search.judge import AtRate, Goal, Job, Judged, at_rate, figures, simulate_layout
+from advisor.advice.search.layout import Layout, budgets, colocated, instances, layouts
 from advisor.advice.search.run import Judges
-from advisor.advice.search.search import Found, Search
+from advisor.advice.search.search import Found, Search, best_first
 from advisor.advice.situation import Situation
-from advisor.advice.sizing import ModelCopy
+from advisor.advice.sizing import DEGREES, ModelCopy, sizes
 from advisor.advice.steps import Calibrations, choose_step_times, kv_bytes
 from advisor.advice.target import Target
 from advisor.simulation.from_trace import with_assumed_hits
@@ -34,13 +37,12 @@ from advisor.simulation.load import Load
 from advisor.simulation.scaling import busiest, time_scaled
 from advisor.simulation.simulate import Turns
 from engine.config import PoolConfig
-from engine.errors import MachineError
+from engine.errors import InputError, MachineError
 
 PART = 800  # requests of a simulation for the attribution table and for moved step times (ours)
 PART_TOLERANCE = 0.1
 PEAK_S = 600.0  # the busiest window, that GPUs are counted for
-HEADROOM = 1.1  # of its rate (ours)
-MOST_GPUS = 512
+HEADROOM = 1.1  # of its rate, and of the seconds of a batch with a deadline (ours)
 EARLY_TURNS = 0.05  # of turns sent before the turn before has ended: beyond, turns that wait decide too (ours)
 
 Progress = Callable[[str, int], None]
@@ -51,7 +53,8 @@ class Simulated:
     """All that was simulated for one plan.
 
     `needed_rps`: the mean rate to plan for. `waiting`: what would be decided if each turn waited for the one
-    before it; None where hardly a turn would come too early.
+    before it; None where hardly a turn would come too early. `batch_s`: with objective `throughput`, seconds
+    until all of the log, there at once, has ended; of the soonest layout where none does by the deadline.
     """
 
     found: Found
@@ -67,7 +70,9 @@ class Simulated:
     goal: Goal
     requests: int
     waiting: Decision | None = None
+    closer: Closer | None = None
     backtest: Backtest | None = None
+    batch_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +95,13 @@ class SimulationOptions:
 def simulate_plan(
     s: Situation, load: Load, calibrations: Calibrations, options: SimulationOptions
 ) -> Simulated:
-    """Search, compare and decide for a situation, on the requests of its log. Raises MachineError."""
-    goal = Goal(s.target.slo, _objective(s.target), seed=options.seed)
+    """Search, compare and decide for a situation, on its log's requests. Raises MachineError, InputError."""
+    goal = Goal(s.target.slo, _objective(s.target), seed=options.seed, deadline_s=s.target.deadline_s)
+    if goal.deadline_s is not None and options.rate != 1.0:
+        raise InputError(
+            "--rate is for arrivals, and a batch with a deadline is there at once",
+            hint="--rate 1x; for a batch of two such logs --deadline 3h in place of 6h",
+        )
     if s.hit_basis == "cached tokens of the log" and s.hit:
         load = with_assumed_hits(load, s.hit)
     hardware, error, tested = hardware_of(s, calibrations), s.steps.use.error_p90, None
@@ -119,19 +129,25 @@ def hardware_of(s: Situation, calibrations: Calibrations) -> Hardware:
         longest=math.ceil(min(s.longest, target.max_len or shape.max_len)),
         kv_bytes_per_token=shape.kv_bytes_per_token(kv_bytes(target, times[degrees[0]].dtype, shape)),
         link_bytes_per_s=links_of(target, s.gpus)[0],
+        node_bytes_per_s=stage_link(target),
     )
 
 
 def default_layout(hardware: Hardware, gpus: int) -> Layout:
-    """The bundled engine's defaults: as many instances as fit, of the fewest GPUs that hold the model."""
+    """The bundled engine's defaults: as many instances as fit, of the fewest GPUs that hold the model.
+
+    An instance has pipeline stages only where no TP holds it.
+    """
     usual = PoolConfig()
     if hardware.on_cpu:
         layout = colocated(hardware, 1, 1, usual.token_budget, "round_robin", devices=gpus)
     else:
-        fitting = [tp for tp in DEGREES if tp <= gpus and hardware.fits(tp, usual.token_budget)]
-        if not fitting:
+        budget = usual.token_budget
+        size = next(((tp, pp) for tp, pp in sizes(gpus) if hardware.fits(tp, budget, pp)), None)
+        if size is None:
             raise MachineError("the model does not fit", hint="advise analyze LOG --gpus N, with a larger N")
-        layout = colocated(hardware, gpus // fitting[0], fitting[0], usual.token_budget, "round_robin")
+        tp, pp = size
+        layout = colocated(hardware, gpus // (tp * pp), tp, budget, "round_robin", pp=pp)
     (pool,) = layout.pools
     pool = pool.model_copy(update={"max_seqs": usual.max_seqs})
     return Layout("defaults", (pool,), layout.router)
@@ -162,6 +178,8 @@ class _Work:
         every = layouts(self._hardware, self.gpus, reuse=self._reuse)
         search = Search(self._judge, self._hardware, self._s.mean, self._goal, reuse=self._reuse)
         found = search.run(every, (control,))
+        if self._goal.deadline_s is not None:
+            found = replace(found, finalists=tuple(self._whole(found.finalists)))
         self._finalists = found.finalists
         table = self._attribution(found)
         needed = len(self._load) / self._load.span_s if self._load.span_s > 0 else 0.0
@@ -169,9 +187,18 @@ class _Work:
         decision = self._decide(found.finalists, control, needed)
         waiting = None
         flips: Sequence[dict[str, Any]] = ()
-        trap = rates = needs = rival = None
-        if decision.chosen is not None and decision.chosen.low_rps > 0:
-            rates = at_rate(self._job(decision.chosen.layout, needed, 0), self._load, self._goal, needed)
+        trap = rates = needs = rival = closer = batch_s = None
+        if decision.chosen is None and found.best is not None and self._goal.deadline_s is not None:
+            promising = best_first(in_time(found.finalists, math.inf))[0]
+            needs, batch_s = self._fewest(promising), soonest(found.finalists).batch_s
+            why = missed(found.finalists, self._goal.deadline_s, needs, on_cpu=self._hardware.on_cpu)
+            decision = replace(decision, why=why)
+        elif decision.chosen is not None and decision.chosen.low_rps > 0 and self._goal.deadline_s is None:
+            outcome = simulate_layout(self._load, decision.chosen.layout, self._hardware, self._goal.turns)
+            rates = figures(needed, outcome, self._goal.slo)
+            closer = look_closer(
+                self._load, decision.chosen.layout, self._hardware, self._goal, outcome, PEAK_S
+            )
             if rates.early_turns > EARLY_TURNS and len(self._load.waiting_turns):
                 self._what = "turns that wait"
                 again = search.once_more(found.finalists, "causal")
@@ -185,21 +212,28 @@ class _Work:
             flips = find_flips(
                 self._judge, self._goal, self._hardware, best, rest, reuse=None if unknown else self._reuse
             )
-            needs = self._fewest(best.layout)
-            trap = self._mean_trap(needs)
+            needs = self._fewest(best)
+            if self._goal.objective == "throughput":
+                batch_s = self._whole([best])[0].batch_s
+            if self._goal.deadline_s is None:
+                trap = self._mean_trap(needs)
             self._what = "random search"
             rival = search.random(every, found.simulated, self._goal.seed)
         return Simulated(
             found, _of(control, found.finalists), decision, tuple(table), tuple(flips), trap, rival, rates,
-            needs, needed, self._goal, len(self._load), waiting,
+            needs, needed, self._goal, len(self._load), waiting, closer, batch_s=batch_s,
         )  # fmt: skip
 
     def _decide(
         self, finalists: Sequence[Judged], control: Layout, needed_rps: float, turns: Turns = "open"
     ) -> Decision:
+        deadline_s = self._goal.deadline_s
+        if deadline_s is not None:
+            # What is late has no rate left, and any rate of the others is enough.
+            finalists, needed_rps = in_time(finalists, deadline_s), math.ulp(0.0)
         return decide(
             finalists, _of(control, finalists), self._goal, self._hardware,
-            error=self._error, needed_rps=needed_rps, weak_split=self._weak_split(),
+            error=self._error, requests=len(self._load), needed_rps=needed_rps, weak_split=self._weak_split(),
             again=lambda hardware, some: self._again(hardware, some, turns),
         )  # fmt: skip
 
@@ -215,8 +249,17 @@ class _Work:
         return Job(layout, hardware or self._hardware, requests, max(rps, 1e-3), PART_TOLERANCE)
 
     def _again(self, hardware: Hardware, some: Sequence[Layout], turns: Turns) -> list[Judged]:
-        jobs = [self._job(one, self._known_rps(one), PART, hardware) for one in some]
-        return self._judge([replace(job, turns=turns) for job in jobs])
+        deadline_s = self._goal.deadline_s
+        part = PART if deadline_s is None else 0
+        jobs = [self._job(one, self._known_rps(one), part, hardware) for one in some]
+        judged = self._judge([replace(job, turns=turns) for job in jobs])
+        return judged if deadline_s is None else in_time(judged, deadline_s)
+
+    def _whole(self, judged: Sequence[Judged]) -> list[Judged]:
+        """Layouts judged by throughput on all of the log, where that was on a part of it; best first."""
+        parts = [one for one in judged if one.simulated < len(self._load)]
+        whole = [one for one in judged if one.simulated >= len(self._load)]
+        return best_first([*whole, *self._judge([self._job(one.layout, one.low_rps, 0) for one in parts])])
 
     def _known_rps(self, layout: Layout) -> float:
         """The goodput found for a layout; 0 for one that was not looked at."""
@@ -244,38 +287,33 @@ class _Work:
         bursty = (s.workload.arrivals.dispersion.get("10") or 0.0) > DISPERSION_10S
         return s.shape.parameters < SMALL_MODEL or s.uncached_p50 < SHORT_PROMPT or bursty
 
-    def _fewest(self, layout: Layout) -> int | None:
-        """The fewest GPUs, in whole instances, that keep the targets in the busiest ten minutes, with headroom.
+    def _fewest(self, best: Judged) -> int | None:
+        """The fewest GPUs, in whole fleets of its proportions, on which a layout does what is asked, with room.
 
-        Of a split the pools grow together. None where `MOST_GPUS` do not.
+        That is to keep the targets in the busiest ten minutes, or to end a batch by its deadline; None where
+        `MOST_GPUS` do not.
         """
-        if self._hardware.on_cpu or self._goal.objective == "throughput":
+        layout, deadline_s, batch_s = best.layout, self._goal.deadline_s, best.batch_s or math.inf
+        if self._hardware.on_cpu:
+            return layout.gpus if deadline_s is None or batch_s <= deadline_s else None
+        if deadline_s is not None:
+            times = layout.gpus // smallest(layout).gpus
+            guess = math.ceil(min(times * HEADROOM * batch_s / deadline_s, MOST_GPUS))
+            return fewest_gpus(layout, lambda more: self._ends_by(more, deadline_s), guess)
+        if self._goal.objective == "throughput":
             return layout.gpus
         peak = busiest(self._load, PEAK_S)
         rate = HEADROOM * len(peak) / max(1.0, min(PEAK_S, self._load.span_s))
 
-        def enough(times: int) -> bool:
-            more = _multiplied(layout, times, self._unit(layout))
+        def enough(more: Layout) -> bool:
             found = at_rate(self._job(more, rate, 0), peak, self._goal, rate)
             return found.attainment >= self._goal.slo.attainment
 
-        unit = _multiplied(layout, 1, self._unit(layout)).gpus
-        high = 1
-        while not enough(high):
-            high *= 2
-            if high * unit > MOST_GPUS:
-                return None
-        low = high // 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if enough(middle) else (middle, high)
-        return high * unit
+        return fewest_gpus(layout, enough)
 
-    def _unit(self, layout: Layout) -> tuple[int, ...]:
-        """Instances of each pool in the smallest fleet of the same proportions."""
-        counts = [pool.count for pool in layout.pools]
-        common = math.gcd(*counts)
-        return tuple(count // common for count in counts)
+    def _ends_by(self, layout: Layout, deadline_s: float) -> bool:
+        (whole,) = self._judge([self._job(layout, 0.0, 0)])
+        return HEADROOM * (whole.batch_s or math.inf) <= deadline_s
 
     def _mean_trap(self, needs: int | None) -> dict[str, Any] | None:
         """The fewest GPUs by mean lengths and an even rate, and what the log makes of that."""
@@ -284,17 +322,17 @@ class _Work:
             return None
         rate = len(self._load) / self._load.span_s
         units = [
-            colocated(hardware, 1, tp, budget, "least_loaded")
-            for tp in DEGREES
-            for budget in BUDGETS
-            if hardware.fits(tp, budget)
+            colocated(hardware, 1, tp, budget, "least_loaded", pp=pp)
+            for tp, pp in instances(hardware, max(self.gpus, max(DEGREES)))
+            for budget in budgets(pp)
+            if hardware.fits(tp, budget, pp)
         ]
         bounds = [(predicted_rps(unit, hardware, traffic, slo) / SUSTAINED, unit) for unit in units]
         counted = [(max(1, math.ceil(rate / bound)), bound, unit) for bound, unit in bounds if bound > 0]
         if not counted:
             return None
         count, _, unit = min(counted, key=lambda one: (one[0] * one[2].gpus, -one[1]))
-        found = at_rate(self._job(_multiplied(unit, count, (1,)), rate, 0), self._load, self._goal, rate)
+        found = at_rate(self._job(multiplied(unit, count), rate, 0), self._load, self._goal, rate)
         return {
             "answer": {"gpus": count * unit.gpus, "basis": "mean lengths, evenly spaced requests"},
             "replay": {
@@ -314,12 +352,3 @@ def _objective(target: Target) -> Literal["goodput", "tbt", "throughput"]:
     """Without latency targets only throughput is left to ask for."""
     slo = target.slo
     return "throughput" if slo.ttft_s is None and slo.gap_s is None else target.objective
-
-
-def _multiplied(layout: Layout, times: int, unit: Sequence[int]) -> Layout:
-    """The layout with `times` x `unit` instances in each pool."""
-    pools = tuple(
-        pool.model_copy(update={"count": times * count}) for pool, count in zip(layout.pools, unit, strict=True)
-    )
-    policy = "least_loaded" if layout.router.policy == "round_robin" else layout.router.policy
-    return Layout(layout.name, pools, layout.router.model_copy(update={"policy": policy}))

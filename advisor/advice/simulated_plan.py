@@ -11,8 +11,10 @@ from dataclasses import asdict
 from typing import Any
 
 from advisor.advice.backtest import Backtest, Compared
-from advisor.advice.plan import Candidate, Interval, Plan, Simulation, served_model
+from advisor.advice.plan import Candidate, Interval, Plan, Simulation, Waiting, served_model
 from advisor.advice.planner import FILES, runs_here, with_dtype
+from advisor.advice.search.deadline import why_late
+from advisor.advice.search.decide import Decision
 from advisor.advice.search.judge import Judged
 from advisor.advice.search.layout import Layout
 from advisor.advice.simulated import Simulated
@@ -30,7 +32,7 @@ def plan_of(s: Situation, found: Simulated) -> Plan:
     config = None
     if chosen is not None:
         config = EngineConfig(pools=chosen.pools, router=chosen.router, model=served_model(target))
-    rival = found.random
+    rival, closer = found.random, found.closer
     return Plan(
         target=target,
         step_time=s.steps.use,
@@ -51,6 +53,11 @@ def plan_of(s: Situation, found: Simulated) -> Plan:
             why=decision.why,
             random=None if rival is None else {"name": rival.layout.name, "goodput_rps_per_gpu": rival.per_gpu},
             at_needed=None if found.at_log_rate is None else asdict(found.at_log_rate),
+            batch_s=found.batch_s,
+            waiting=None if found.waiting is None else _waiting(found.waiting),
+            regimes=None if closer is None else closer.regimes,
+            classes=None if closer is None else closer.classes,
+            loss=None if closer is None else closer.loss,
         ),
         runs_on={} if config is None else {"advise": runs_here(s, config)},
         files=FILES if chosen is not None else tuple(name for name in FILES if name != "engine.yaml"),
@@ -58,9 +65,18 @@ def plan_of(s: Situation, found: Simulated) -> Plan:
     )
 
 
+def _waiting(decision: Decision) -> Waiting:
+    chosen = None if decision.chosen is None else decision.chosen.layout.name
+    return Waiting(verdict=decision.verdict, chosen=chosen)
+
+
 def _candidates(found: Simulated) -> list[Candidate]:
     """Finalists, then what fell out on the way, then what was never simulated."""
-    judged = [_candidate(one, None) for one in found.found.finalists]
+    finalists, deadline_s = found.found.finalists, found.goal.deadline_s
+    judged = [
+        _candidate(one, None if deadline_s is None else why_late(one, finalists, deadline_s))
+        for one in finalists
+    ]
     judged += [
         _candidate(one, "worse on a part of the log")
         for one in sorted(found.found.others, key=lambda one: -one.per_gpu)
@@ -144,7 +160,8 @@ def _reasons(s: Situation, found: Simulated, layout: Layout) -> dict[str, str]:
             f"pools.{i}.role": why,
             f"pools.{i}.count": why,
             f"pools.{i}.tp": why,
-            f"pools.{i}.devices_per_instance": "every core of this machine" if s.target.on_cpu else "as tp",
+            **({} if pool.pp == 1 else {f"pools.{i}.pp": why}),
+            f"pools.{i}.devices_per_instance": "every core of this machine" if s.target.on_cpu else "tp x pp",
             f"pools.{i}.batching": "chunked prefill keeps decodes running beside long prompts (Sarathi-Serve)",
             f"pools.{i}.token_budget": why if pool.role == "colocated" else "prompts batch to it (Splitwise)",
             f"pools.{i}.max_seqs": why,

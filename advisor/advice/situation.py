@@ -14,7 +14,7 @@ import numpy as np
 from advisor.advice.load import Traffic, decode_step_seconds, prefill_seconds, utilisation
 from advisor.advice.profiles import model_shape
 from advisor.advice.rules.capacity import DISPERSION_10S, SIZING_LOAD
-from advisor.advice.sizing import MOST_SEQS, ModelCopy, Sizing, size_instance, smallest_tp
+from advisor.advice.sizing import MOST_SEQS, ModelCopy, Sizing, size_instance, smallest_size
 from advisor.advice.steps import Calibrations, StepTimes, choose_step_times, gpu_device
 from advisor.advice.target import Target
 from advisor.workload.model import Distribution, Workload
@@ -57,13 +57,14 @@ class Situation:
     uncached_tail: float
     sizing: Sizing
     prefill_share: float
+    pp: int = 1
 
     @property
     def gpus(self) -> int:
         """Devices that the plan uses; on a CPU cores."""
         if self.target.on_cpu:
             return self.target.gpus if isinstance(self.target.gpus, int) else 1
-        return self.tp * self.instances
+        return self.tp * self.pp * self.instances
 
     @property
     def hit_unlimited(self) -> float:
@@ -111,28 +112,30 @@ def draw(
     shape = model_shape(target.model, target.model_path)
     longest = min(longest_request(workload), target.max_len or shape.max_len)
     typical = _traffic(workload, None)
-    tp = smallest_tp(target, shape, longest, typical.prompt + typical.output)
-    if tp is None:
+    size = smallest_size(target, shape, longest, typical.prompt + typical.output)
+    if size is None:
         raise MachineError(
             f"{target.model} and its longest request do not fit",
             why=f"{target.gpus} x {target.gpu} leave too little memory for weights and KV cache",
             hint="advise analyze LOG --gpus N, with a larger N",
         )
+    tp, pp = size
     steps = choose_step_times(target, shape, tp, calibrations)
-    copy = ModelCopy(target, shape, tp, steps.dtype)
+    copy = ModelCopy(target, shape, tp, steps.dtype, pp)
     room = copy.kv_tokens(FIRST_BUDGET)
     sizing_rps = _sizing_rate(workload)
     hit, basis = _hit(workload, room, assumed_hit)
-    instances = _instances(target, tp, steps, _traffic(workload, hit).at(sizing_rps))
+    instances = _instances(target, tp * pp, steps, _traffic(workload, hit).at(sizing_rps / pp))
     # Routed by prefix, replicas keep different prefixes: their caches add up.
     hit, basis = _hit(workload, room * instances, assumed_hit)
     p50, p90, tail = (_uncached(workload, hit, q) for q in ("p50", "p90", _tail(target.slo.attainment)))
     traffic = _traffic(workload, hit)
     cv = workload.arrivals.cv_spread or workload.arrivals.cv or 1.0
-    sizing = size_instance(copy, steps.model, traffic.at(sizing_rps / instances), tail, cv)
+    # Ours, for the rules: each step that a pipeline has in flight is as that of an instance of its own.
+    sizing = size_instance(copy, steps.model, traffic.at(sizing_rps / (instances * pp)), tail, cv)
     return Situation(
         workload, target, shape, tp, instances, steps, traffic.at(traffic.rate_rps / instances), sizing_rps,
-        cv, hit, basis, p50, p90, tail, sizing, _prefill_share(steps, traffic, sizing.rows),
+        cv, hit, basis, p50, p90, tail, sizing, _prefill_share(steps, traffic, sizing.rows), pp,
     )  # fmt: skip
 
 
@@ -205,12 +208,12 @@ def longest_request(workload: Workload) -> float:
     return longest_prompt(workload) + _percentile(workload.lengths.output, "max")
 
 
-def _instances(target: Target, tp: int, steps: StepTimes, traffic: Traffic) -> int:
-    """Replicas: what the GPUs hold, or for `auto` what keeps the load at 0.8 in the sizing window."""
+def _instances(target: Target, gpus: int, steps: StepTimes, traffic: Traffic) -> int:
+    """Replicas of so many GPUs: what the target has, or for `auto` what keeps the load at 0.8 in the window."""
     if target.on_cpu:
         return 1
     if isinstance(target.gpus, int):
-        return target.gpus // tp
+        return target.gpus // gpus
     rows = min(MOST_SEQS, FIRST_BUDGET // 2)
     return max(1, math.ceil(utilisation(steps.model, traffic, FIRST_BUDGET, rows) / SIZING_LOAD))
 

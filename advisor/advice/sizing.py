@@ -30,6 +30,9 @@ MOST_SEQS = 256  # ours: what current engines default to
 LEAST_BATCH = 16  # ours: an instance whose memory holds fewer typical requests reads its weights for too few
 BLOCK_SIZE = 16  # vLLM, section 7.2: 16 to 128 equal on chat traffic, 16 to 32 on short prompts
 CPU_OFFLINE_BUDGET = 512  # ours
+DEGREES = (1, 2, 4, 8)  # of TP that are looked at
+STAGES = (2, 4)  # of a pipeline, where one is looked at
+STAGED_BUDGET = 1536  # with stages at most: larger chunks are uneven and leave bubbles (Sarathi-Serve, 4.3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +54,13 @@ class Sizing:
 
 @dataclass(frozen=True, slots=True)
 class ModelCopy:
-    """One copy of the model on `tp` devices of the target, its weights in `dtype`."""
+    """One copy of the model on `pp` stages of `tp` devices of the target, its weights in `dtype`."""
 
     target: Target
     shape: ModelShape
     tp: int
     dtype: str
+    pp: int = 1
 
     def kv_tokens(self, token_budget: int) -> int:
         """KV cache that fits beside it, tokens. Raises MachineError where nothing is left."""
@@ -72,24 +76,41 @@ class ModelCopy:
                 token_budget=token_budget,
                 max_seqs=MOST_SEQS,
                 tp=self.tp,
+                pp=self.pp,
                 weight_element_bytes=weights,
             )
-        blocks = kv_blocks(self.shape, room, block_size=BLOCK_SIZE, tp=self.tp, kv_element_bytes=kv)
+        blocks = kv_blocks(self.shape, room, block_size=BLOCK_SIZE, tp=self.tp, pp=self.pp, kv_element_bytes=kv)
         return (blocks - 1) * BLOCK_SIZE
 
 
-def smallest_tp(target: Target, shape: ModelShape, longest: float, typical: float) -> int | None:
-    """Fewest GPUs (1, 2, 4, 8) that hold the weights, the longest request's KV and a batch of typical ones.
+def sizes(gpus: int) -> list[tuple[int, int]]:
+    """(TP, PP) of an instance on at most so many GPUs, in the order in which the first that fits is taken.
 
-    Where no number holds the batch, the fewest that hold the longest request; None where none does that.
+    Stages come after every TP, since they make no token faster: the fewest GPUs first, then the fewest stages.
+    """
+    staged = [(tp, pp) for tp in DEGREES for pp in STAGES if tp * pp <= gpus]
+    staged.sort(key=lambda size: (size[0] * size[1], size[1]))
+    return [(tp, 1) for tp in DEGREES if tp <= gpus] + staged
+
+
+def parallel(tp: int, pp: int) -> str:
+    """The size of an instance in words."""
+    return f"TP {tp}" if pp == 1 else f"TP {tp} x PP {pp}"
+
+
+def smallest_size(target: Target, shape: ModelShape, longest: float, typical: float) -> tuple[int, int] | None:
+    """First of `sizes` that holds the weights, the longest request's KV and a batch of typical ones.
+
+    Where no TP alone holds the batch, the first that holds the longest request; None where none does that.
     """
     if target.on_cpu:
-        return 1
-    most = 8 if target.gpus == "auto" else target.gpus
-    degrees = [tp for tp in (1, 2, 4, 8) if tp <= most and shape.heads % tp == 0]
-    rooms = {tp: _room(ModelCopy(target, shape, tp, target.dtype)) for tp in degrees}
-    for needed in (max(longest, LEAST_BATCH * typical), longest):
-        fitting = [tp for tp in degrees if rooms[tp] >= needed]
+        return 1, 1
+    every = [(tp, pp) for tp, pp in sizes(8 if target.gpus == "auto" else target.gpus) if shape.heads % tp == 0]
+    rooms = {(tp, pp): _room(ModelCopy(target, shape, tp, target.dtype, pp)) for tp, pp in every}
+    batch = max(longest, LEAST_BATCH * typical)
+    alone = [size for size in every if size[1] == 1]
+    for some, needed in ((alone, batch), (alone, longest), (every, batch), (every, longest)):
+        fitting = [size for size in some if rooms[size] >= needed]
         if fitting:
             return fitting[0]
     return None
@@ -137,7 +158,7 @@ def size_instance(
     gap_s = copy.target.slo.gap_s
     rows = _decode_rows(step_time, traffic, gap_s)
     instance = _Instance(step_time, traffic, rows, arrival_cv)
-    chosen = _budget(copy.target, instance, uncached_tail)
+    chosen = _budget(copy.target, instance, uncached_tail, math.inf if copy.pp == 1 else STAGED_BUDGET)
     tau = chosen.tokens
     room = copy.kv_tokens(tau)
     max_seqs, bound = _max_seqs(step_time, traffic, tau, gap_s, room, rows)
@@ -145,15 +166,15 @@ def size_instance(
     return Sizing(rows, chosen, max_seqs, bound, room, load, wait_s, instance.ttft_s(tau, uncached_tail))
 
 
-def _budget(target: Target, instance: _Instance, uncached_tail: float) -> budgets.Budget:
-    """Rules 4 and 4a; without a per-token target the throughput budget of rule 2."""
+def _budget(target: Target, instance: _Instance, uncached_tail: float, most: float) -> budgets.Budget:
+    """Rules 4 and 4a; without a per-token target the throughput budget of rule 2. At most `most` tokens."""
     gap_s, ttft_target_s = target.slo.gap_s, target.slo.ttft_s
     if gap_s is None:
-        tokens = CPU_OFFLINE_BUDGET if target.on_cpu else budgets.OFFLINE_BUDGET
+        tokens = CPU_OFFLINE_BUDGET if target.on_cpu else int(min(most, budgets.OFFLINE_BUDGET))
         return budgets.Budget(tokens, instance.step_s(tokens), True)
     options = budgets.candidates(instance.step_s, gap_s, target.on_cpu)
     # With more decodes than the small budgets hold, none keeps the target: the usual smallest, marked so.
-    options = tuple(tau for tau in options if tau > instance.rows) or budgets.GPU_BUDGETS[:1]
+    options = tuple(tau for tau in options if instance.rows < tau <= most) or budgets.GPU_BUDGETS[:1]
     chosen = budgets.choose_budget(instance.step_s, options, gap_s)
     if ttft_target_s is None or not chosen.feasible:
         return chosen

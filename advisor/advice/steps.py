@@ -94,7 +94,6 @@ def gpu_roofline(
     *,
     dtype: str = "auto",
     tp: int = 1,
-    pp: int = 1,
     kv_bytes: float = 2.0,
 ) -> RooflineStepTime:
     """The roofline of a model on a GPU profile, with constants and known error of the stack's family."""
@@ -107,7 +106,6 @@ def gpu_roofline(
         device,
         family.constants,
         tp,
-        pp,
         weight_bytes(dtype, shape),
         kv_bytes,
         error_p90=family.error(on, experts=shape.experts is not None).p90,

@@ -41,6 +41,9 @@ class Target(Config):
     )
     slo: Slo = Field(Slo(), description="latency targets")
     objective: Objective = Field("goodput", description="what to maximise")
+    deadline_s: float | None = Field(
+        None, gt=0, description="seconds for the whole log as one batch; only without latency targets"
+    )
     isolation: Literal["none", "client", "session"] = Field("none", description="who may share prefix blocks")
     origins: dict[str, Origin] = Field(default_factory=dict, description="where each field comes from")
 

@@ -38,6 +38,7 @@ def _figures(columns: tuple[Figures, Figures]) -> list[tuple[str, list[str]]]:
         ("... attainment there", cells("attainment", "{:.1%}")),
         ("... TTFT P90", cells("ttft_p90_s", "{:.3g} s")),
         ("... TPOT P90", cells("tpot_p90_s", "{:.3g} s")),
+        ("batch ends after", cells("batch_s", "{:,.0f} s")),
         ("GPUs needed", cells("gpus_needed", "{}")),
         ("USD a month", cells("usd_per_month", "{:,.0f}")),
         ("requests of the log", cells("requests", "{:,}")),

@@ -1,6 +1,6 @@
 """A Plan on a part of the screen, the verdict first.
 
-Owns wording and layout; every number comes from the Plan and has its unit. Fits 80 columns and about 45 lines.
+Owns wording and layout; every number comes from the Plan and has its unit. Fits 80 columns and about 50 lines.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from rich.text import Text
 
 from advisor.advice.control import PREFIX
 from advisor.advice.plan import Candidate, Interval, Plan
+from advisor.advice.sizing import parallel
 from advisor.advice.target import Target
-from advisor.report.rows import row
+from advisor.report.chosen import show_chosen
+from advisor.report.rows import row, seconds
+from advisor.units import show_seconds
 from engine.config import PoolConfig
 
 SHOWN = 4  # layouts: the chosen one, the runner-up, what runs now, the next best
@@ -38,6 +41,7 @@ _PARAMETERS = {
     "reuse": "reuse x",
     "link_bytes_per_s": "link",
     "gpus": "GPUs",
+    "deadline_s": "deadline",
 }
 
 
@@ -59,6 +63,7 @@ def show_plan(console: Console, plan: Plan) -> None:
         _show_attribution(console, plan)
     _show_flips(console, plan)
     _show_mean_trap(console, plan)
+    _show_batch(console, plan)
     _show_cost(console, plan)
     _show_checks(console, plan)
 
@@ -66,7 +71,8 @@ def show_plan(console: Console, plan: Plan) -> None:
 def _show_verdict(console: Console, plan: Plan) -> None:
     text = f"{_WORDS.get(plan.verdict, plan.verdict)} {plan.chosen}"
     if plan.chosen is None:
-        text = f"{plan.verdict}: no layout keeps the targets"
+        asked = "keeps the targets" if plan.target.deadline_s is None else "ends by the deadline"
+        text = f"{plan.verdict}: no layout {asked}"
     row(console, "verdict", text, style=_STYLE.get(plan.verdict, "bold green"))
     if plan.simulation is None:
         why = [] if plan.chosen is not None else [c.rejected for c in plan.candidates if c.rejected]
@@ -98,14 +104,16 @@ def promise(target: Target) -> str:
     """The latency targets in words."""
     slo = target.slo
     limits = [("TTFT", slo.ttft_s), ("TPOT", slo.tpot_s), ("TBT", slo.tbt_s)]
-    asked = ", ".join(f"{name} <= {seconds:g} s" for name, seconds in limits if seconds is not None)
-    return f"{asked}, {slo.attainment:.0%} of requests" if asked else "no latency target"
+    asked = ", ".join(f"{name} <= {limit:g} s" for name, limit in limits if limit is not None)
+    by = "" if target.deadline_s is None else f", all done within {show_seconds(target.deadline_s)}"
+    return f"{asked}, {slo.attainment:.0%} of requests" if asked else f"no latency target{by}"
 
 
 def _pool(pool: PoolConfig) -> str:
     """One pool in a line."""
     kind = "" if pool.role == "colocated" else f"{pool.role} "
-    devices = f"TP {pool.tp}" if pool.devices_per_instance == pool.tp else f"{pool.devices_per_instance} cores"
+    cores = pool.devices_per_instance != pool.tp * pool.pp
+    devices = f"{pool.devices_per_instance} cores" if cores else parallel(pool.tp, pool.pp)
     kv = "" if pool.kv_tokens is None else f", {pool.kv_tokens:,} KV tokens"
     cache = "prefix cache" if pool.prefix_cache else "no prefix cache"
     order = pool.queue_policy.replace("_", " ")
@@ -152,19 +160,13 @@ def _show_layouts(console: Console, plan: Plan) -> None:
         table.add_row(
             Text(candidate.name + mark, style=style),
             _goodput(candidate.goodput_rps_per_gpu),
-            _seconds(candidate.ttft_p90_s),
-            _seconds(candidate.tpot_p90_s),
+            seconds(candidate.ttft_p90_s),
+            seconds(candidate.tpot_p90_s),
             "-" if candidate.hit_rate_tokens is None else f"{candidate.hit_rate_tokens:.0%}",
         )
     console.print(table)
-    at = plan.simulation.at_needed if plan.simulation is not None else None
-    if at is not None:
-        kept, rate = at["attainment"], at["rate_rps"]
-        text = (
-            f"the chosen one at {rate:.3g} requests/s, the rate to plan for: {kept:.1%} keep the targets, "
-            f"TTFT P90 {_seconds(at['ttft_p90_s'])}, TPOT P90 {_seconds(at['tpot_p90_s'])}"
-        )
-        row(console, "", text, style="" if (kept or 0) >= plan.target.slo.attainment else "yellow")
+    if plan.simulation is not None:
+        show_chosen(console, plan.simulation, plan.target.slo.attainment)
 
 
 def _best(plan: Plan) -> list[Candidate]:
@@ -204,6 +206,8 @@ def _show_flips(console: Console, plan: Plan) -> None:
 def _moved(parameter: str, value: float) -> str:
     """`TTFT 1 s`, `rate 3.4/s`, ..."""
     name = _PARAMETERS.get(parameter, parameter)
+    if parameter == "deadline_s":
+        return f"{name} {show_seconds(value)}"
     unit = "/s" if parameter == "rate_rps" else " bytes/s" if parameter.startswith("link") else ""
     return f"{name} {value:.3g}{' s' if parameter.endswith('_s') and not unit else unit}"
 
@@ -217,16 +221,41 @@ def _show_mean_trap(console: Console, plan: Plan) -> None:
         console,
         "means",
         f"a planner of mean lengths says {_gpus(answer['gpus'])}; replayed on that, "
-        f"{replay['attainment']:.1%} keep the targets, TTFT P90 {_seconds(replay['ttft_p90_s'])}",
+        f"{replay['attainment']:.1%} keep the targets, TTFT P90 {seconds(replay['ttft_p90_s'])}",
     )
+
+
+def _show_batch(console: Console, plan: Plan) -> None:
+    """When the whole log ends as one batch, and when with steps slower by their error."""
+    simulation, deadline_s = plan.simulation, plan.target.deadline_s
+    if simulation is None or simulation.batch_s is None or not math.isfinite(simulation.batch_s):
+        return
+    batch_s, error = simulation.batch_s, plan.step_time.error_p90
+    text = f"all {simulation.requests:,} requests, there at once, end in {show_seconds(batch_s)}"
+    # All of a batch is steps one after another: slower ones make it as much longer.
+    slow_s = batch_s * (1 + (error or 0.0))
+    if error:
+        text += f", in {show_seconds(slow_s)} with steps slower by their error"
+    late = deadline_s is not None and slow_s > deadline_s
+    if deadline_s is not None:
+        text += f"; asked for: {show_seconds(deadline_s)}"
+    row(console, "batch", text, style="yellow" if late else "")
+
+
+def _needed_for(plan: Plan) -> str:
+    """What the GPUs are counted for."""
+    if plan.simulation is None or plan.target.on_cpu:
+        return ""
+    if plan.target.deadline_s is not None:
+        return f" to end within {show_seconds(plan.target.deadline_s)}, with a tenth to spare"
+    return "" if plan.simulation.batch_s is not None else " for the busiest 10 minutes, with a tenth to spare"
 
 
 def _show_cost(console: Console, plan: Plan) -> None:
     if plan.gpus_needed is None:
         return
     devices = f"{plan.gpus_needed} cores" if plan.target.on_cpu else _gpus(plan.gpus_needed)
-    peaks = plan.simulation is not None and not plan.target.on_cpu
-    row(console, "needed", devices + (" for the busiest 10 minutes, with a tenth to spare" if peaks else ""))
+    row(console, "needed", devices + _needed_for(plan))
     if plan.usd_per_month is not None:
         each = plan.usd_per_million_tokens
         tokens = "" if each is None else f", {each:.3g} a million tokens"
@@ -274,7 +303,7 @@ def _errors(compared: Iterable[dict[str, Any]]) -> list[str]:
         if one["quantile"] is None:
             found.append(f"{names[one['metric']]} {one['predicted']:.1%} for {one['logged']:.1%}")
         else:
-            pair = f"{_seconds(one['predicted'])} for {_seconds(one['logged'])}"
+            pair = f"{seconds(one['predicted'])} for {seconds(one['logged'])}"
             found.append(f"{names[one['metric']]} P{one['quantile']} {pair}")
     return found
 
@@ -293,9 +322,3 @@ def _goodput(interval: Interval | None) -> str:
 
 def _gpus(count: int) -> str:
     return f"{count} GPU{'' if count == 1 else 's'}"
-
-
-def _seconds(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.0f} ms"

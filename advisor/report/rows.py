@@ -1,4 +1,4 @@
-"""The row that every screen is made of: a label, and text that goes on under itself."""
+"""The row that every screen is made of: a label, and text that goes on under itself; and times in it."""
 
 from __future__ import annotations
 
@@ -24,3 +24,10 @@ def row(console: Console, label: str, text: str, style: str = "") -> None:
     grid.add_column(overflow="fold")
     grid.add_row(Text(label, style="bold"), Text(visible(text), style=style))
     console.print(grid)
+
+
+def seconds(value: float | None) -> str:
+    """A time with its unit; a dash for none."""
+    if value is None:
+        return "-"
+    return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.0f} ms"

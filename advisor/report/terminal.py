@@ -55,7 +55,9 @@ def show_next(console: Console, analysis: Analysis, out: Path, files: tuple[Path
     if analysis.plan is None:
         row(console, "next", "advise analyze LOG --here, or --model NAME --gpu NAME for a plan")
     elif analysis.plan.chosen is None:
-        row(console, "next", "loosen --ttft or --tpot, or name a faster GPU or a smaller model")
+        batch = analysis.plan.target.deadline_s is not None
+        looser = "a longer --deadline, more --gpus (or auto)," if batch else "loosen --ttft or --tpot,"
+        row(console, "next", f"{looser} or name a faster GPU or a smaller model")
     elif analysis.plan.runs_on["advise"] == "yes":
         row(console, "next", f"advise launch {out}   or   advise validate {out}")
     else:

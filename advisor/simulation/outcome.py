@@ -30,6 +30,7 @@ class Outcome:
     gap_s: FloatColumn  # [gaps], all gaps between tokens, equal ones once ...
     gap_count: FloatColumn  # [gaps], ... with how often each occurred
     preemptions: int = 0
+    rerun: int = 0  # times that a request began again because its instance had died
     busy_s: float = 0.0  # summed over instances
     end_s: float = 0.0  # when the last request ended
     early_turns: float = 0.0  # share of turns sent before their predecessor ended

@@ -24,7 +24,9 @@ class Record:
         self.cached = array("q", [0]) * requests
         self.gaps = GapCounts()
 
-    def outcome(self, load: Load, *, preemptions: int, busy_s: float, stopped_early: bool) -> Outcome:
+    def outcome(
+        self, load: Load, *, preemptions: int, rerun: int, busy_s: float, stopped_early: bool
+    ) -> Outcome:
         """The Outcome of a load."""
         sent_s, first_s, end_s = _floats(self.sent_s), _floats(self.first_s), _floats(self.end_s)
         gaps = load.output_tokens - 1
@@ -44,6 +46,7 @@ class Record:
             gap_s=gap_s,
             gap_count=gap_count,
             preemptions=preemptions,
+            rerun=rerun,
             busy_s=busy_s,
             end_s=float(np.nanmax(end_s, initial=0.0)),
             stopped_early=stopped_early,

@@ -8,16 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from advisor.logs.trace import FloatColumn, IntColumn, rank_by_first
+from advisor.logs.trace import BoolColumn, FloatColumn, IntColumn, rank_by_first
 from advisor.simulation.load import Load
 from engine.request import Run
 
 
-def scaled(load: Load, factor: float, seed: int) -> Load:
-    """The Load at `factor` times its rate, to within a session.
+class Window(NamedTuple):
+    """A stretch of the virtual clock, seconds."""
+
+    start_s: float
+    end_s: float
+
+    def holds(self, arrival_s: FloatColumn) -> BoolColumn:
+        """Which arrivals are in it, the end left out."""
+        return (arrival_s >= self.start_s) & (arrival_s < self.end_s)
+
+
+ALWAYS = Window(-np.inf, np.inf)
+
+
+def scaled(load: Load, factor: float, seed: int, window: Window = ALWAYS) -> Load:
+    """The Load at `factor` times its rate, to within a session; of it the requests that come in the window.
 
     Below 1 whole sessions are left out at random. Above 1 whole sessions are copied: every copy of the traffic
     is shifted round its span by an offset of its own, so that bursts stay bursts and do not pile up. What only
@@ -26,17 +41,24 @@ def scaled(load: Load, factor: float, seed: int) -> Load:
     """
     if not factor > 0:
         raise ValueError(f"cannot scale the rate by {factor}")
-    if factor == 1 or len(load) == 0:
+    if len(load) == 0:
         return load
+    rows = np.flatnonzero(window.holds(load.arrival_s))
+    if factor == 1:
+        return load.take(rows) if len(rows) < len(load) else load
     if factor < 1:
-        return load.take(_part(load, factor, np.random.default_rng((seed, 0))))
+        return load.take(np.intersect1d(rows, _part(load, factor, np.random.default_rng((seed, 0)))))
     shared = _shared_keys(load)
-    parts = [_Copy(np.arange(len(load)), load.arrival_s, load.runs)]
+    shift = _Shift(load)
+    parts = [_Copy(0, rows, load.arrival_s[rows], tuple(load.runs[row] for row in rows.tolist()))]
     for copy in range(1, int(np.ceil(factor))):
         rng = np.random.default_rng((seed, copy))
-        arrival_s = _shifted(load, rng.uniform(0, load.span_s))
-        rows = _part(load, min(factor - copy, 1.0), rng)
-        parts.append(_Copy(rows, arrival_s[rows], _fresh(load, rows, shared, copy)))
+        arrival_s = shift.by(rng.uniform(0, load.span_s))
+        rows = np.flatnonzero(window.holds(arrival_s))
+        if factor - copy < 1:
+            rows = np.intersect1d(rows, _part(load, factor - copy, rng))
+        if len(rows):
+            parts.append(_Copy(copy, rows, arrival_s[rows], _fresh(load, rows, shared, copy)))
     return _together(load, parts)
 
 
@@ -64,6 +86,7 @@ def busiest(load: Load, window_s: float) -> Load:
 class _Copy:
     """Some requests of a Load once more: their rows there, when they arrive now, what they share."""
 
+    number: int
     rows: IntColumn
     arrival_s: FloatColumn
     runs: tuple[tuple[Run, ...], ...]
@@ -82,17 +105,24 @@ def _part(load: Load, share: float, rng: np.random.Generator) -> IntColumn:
     return np.flatnonzero(chosen[load.session])
 
 
-def _shifted(load: Load, offset_s: float) -> FloatColumn:
-    """Arrivals after a shift round the span, in which every session still ends. [requests]"""
-    sessions = int(load.session.max()) + 1
-    start, end = np.full(sessions, np.inf), np.full(sessions, -np.inf)
-    np.minimum.at(start, load.session, load.arrival_s)
-    np.maximum.at(end, load.session, load.arrival_s)
-    origin = load.arrival_s[0]
-    room = load.span_s - (end - start)
-    moved = np.where(room > 0, np.mod(start - origin + offset_s, np.where(room > 0, room, 1.0)), 0.0)
-    shifted: FloatColumn = load.arrival_s + (origin + moved - start)[load.session]
-    return shifted
+class _Shift:
+    """Moves the sessions of a Load round its span, in which every session still ends."""
+
+    def __init__(self, load: Load) -> None:
+        sessions = int(load.session.max()) + 1
+        start, end = np.full(sessions, np.inf), np.full(sessions, -np.inf)
+        np.minimum.at(start, load.session, load.arrival_s)
+        np.maximum.at(end, load.session, load.arrival_s)
+        self._load = load
+        self._from = start - load.arrival_s[0]
+        self._room = load.span_s - (end - start)
+
+    def by(self, offset_s: float) -> FloatColumn:
+        """Arrivals after a shift. [requests]"""
+        room = self._room
+        moved = np.where(room > 0, np.mod(self._from + offset_s, np.where(room > 0, room, 1.0)), 0.0)
+        shifted: FloatColumn = self._load.arrival_s + (moved - self._from)[self._load.session]
+        return shifted
 
 
 def _shared_keys(load: Load) -> frozenset[Hashable]:
@@ -124,11 +154,11 @@ def _together(load: Load, parts: list[_Copy]) -> Load:
     """All parts in order of arrival, turns and sessions numbered anew."""
     sessions = int(load.session.max()) + 1
     parents, numbers, done = [], [], 0
-    for copy, part in enumerate(parts):
+    for part in parts:
         place = np.full(len(load) + 1, -1, dtype=np.int64)
         place[part.rows] = done + np.arange(len(part.rows))
         parents.append(place[load.parent[part.rows]])
-        numbers.append(copy * sessions + load.session[part.rows])
+        numbers.append(part.number * sessions + load.session[part.rows])
         done += len(part.rows)
     arrival_s = np.concatenate([part.arrival_s for part in parts])
     order = np.argsort(arrival_s, kind="stable")

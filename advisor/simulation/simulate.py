@@ -149,6 +149,7 @@ class _Simulation:
         return self._record.outcome(
             self._load,
             preemptions=sum(one.preemptions for one in instances),
+            rerun=self._fleet.counts.requeued,
             busy_s=sum(one.busy_s for one in instances),
             stopped_early=self._stopped,
         )

@@ -1,19 +1,40 @@
 """How many KV blocks an instance has: one owner of the arithmetic for engine, simulator and exports.
 
-    | GPU, each device   memory x fraction - weights / TP - activations(budget) - graphs - buffers
+    | GPU, each device   memory x fraction - weights of its stage / TP - activations(budget) - graphs - buffers
     | CPU, an instance   0.25 x host memory / devices of the host x devices of the instance
 
+Of PP stages the fullest limits the instance, see `fullest_stage`; without a pipeline it is the whole model.
 On a CPU the weights are mapped and shared by all instances; the other three quarters of the host are for
 them, for activations and for everybody else.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 from engine.errors import MachineError
 from engine.shape import HEAD_BYTES, ModelShape
 
 CPU_FRACTION = 0.25
 LOGIT_BYTES = 4  # logits are float32 whatever the model's numbers
+
+
+def fullest_stage(shape: ModelShape, pp: int) -> ModelShape:
+    """The stage of a pipeline that holds most, as a model of its own; `pp` of 1: the model.
+
+    It has ceil(layers / pp) layers, of the largest ones, and one matrix of the vocabulary: the first stage has
+    the embedding and the last the head, of tied ones each has a copy. Learned positions are counted too. Raises
+    MachineError where a stage would have no layer.
+    """
+    if pp == 1:
+        return shape
+    if pp > shape.layers:
+        raise MachineError(f"{shape.layers} layers make no {pp} pipeline stages")
+    layers, experts = math.ceil(shape.layers / pp), shape.experts
+    if experts is not None:
+        experts = replace(experts, dense_layers=max(0, layers - shape.expert_layers))
+    return replace(shape, layers=layers, experts=experts, tied_embeddings=True)
 
 
 def activation_bytes(
@@ -43,11 +64,15 @@ def gpu_kv_bytes(
     max_seqs: int,
     fraction: float = 0.9,
     tp: int = 1,
+    pp: int = 1,
     weight_element_bytes: float = 2,
     graph_bytes: int = 0,
     buffer_bytes: int = 0,
 ) -> int:
-    """Bytes left for KV on one device of `memory_bytes`; 0 or less where the model does not fit."""
+    """Bytes left for KV on one device of `memory_bytes`; 0 or less where the model does not fit.
+
+    With `pp` stages: on a device of the fullest.
+    """
     activations = activation_bytes(
         shape,
         token_budget=token_budget,
@@ -55,7 +80,7 @@ def gpu_kv_bytes(
         tp=tp,
         element_bytes=max(weight_element_bytes, HEAD_BYTES),
     )
-    weights = shape.weight_bytes(weight_element_bytes) / tp
+    weights = fullest_stage(shape, pp).weight_bytes(weight_element_bytes) / tp
     return int(memory_bytes * fraction - weights - activations - graph_bytes - buffer_bytes)
 
 
@@ -65,14 +90,21 @@ def cpu_kv_bytes(*, host_bytes: int, host_devices: int, instance_devices: int = 
 
 
 def kv_blocks(
-    shape: ModelShape, kv_bytes: int, *, block_size: int, tp: int = 1, kv_element_bytes: float = 2
+    shape: ModelShape,
+    kv_bytes: int,
+    *,
+    block_size: int,
+    tp: int = 1,
+    pp: int = 1,
+    kv_element_bytes: float = 2,
 ) -> int:
     """Blocks, the trash block included, that fit in `kv_bytes` of each device of an instance.
 
     TP splits the KV heads; with more devices than heads each device keeps a whole head, and latent KV whole.
-    Layers with a sliding window are held in full. Raises MachineError where no request could run.
+    With `pp` stages a device holds a token's KV of its own layers. Layers with a sliding window are held in
+    full. Raises MachineError where no request could run.
     """
-    token_bytes = shape.kv_bytes_per_token(kv_element_bytes) * shape.kv_share(tp)
+    token_bytes = fullest_stage(shape, pp).kv_bytes_per_token(kv_element_bytes) * shape.kv_share(tp)
     blocks = int(kv_bytes // (token_bytes * block_size))
     if blocks < 2:
         raise MachineError(

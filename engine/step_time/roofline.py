@@ -17,7 +17,6 @@ from engine.step_time.model import StepShape
 
 PCIE_BYTES_PER_S = 32e9  # PCIe 4 x16, a direction, for cards without a link of their own
 ACTIVATION_BYTES = 2.0  # activations stay in 16 bits whatever the weights
-HOP_S = 10e-6  # ours: latency of handing activations to the next pipeline stage
 
 # Ours: SmolLM2-135M in bf16 prefills 350 to 500 tokens/s a core and decodes in 13 to 25 ms on two server cores.
 _CORE_FLOPS = 110e9
@@ -81,17 +80,15 @@ class Terms(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RooflineStepTime:
-    """Roofline of one model on `tp` x `pp` devices; `weight_bytes` and `kv_bytes` are bytes an element.
+    """Roofline of one model on `tp` devices; `weight_bytes` and `kv_bytes` are bytes an element.
 
-    Weights read are those of the experts that the step's tokens reach, expected under even routing. `pp` adds a
-    hop for each further stage: `seconds` is the time through all stages, of which each is busy for its share.
+    Weights read are those of the experts that the step's tokens reach, expected under even routing.
     """
 
     shape: ModelShape
     device: Device
     constants: Constants
     tp: int = 1
-    pp: int = 1
     weight_bytes: float = 2.0
     kv_bytes: float = 2.0
     source: Literal["calibrated", "roofline"] = "roofline"
@@ -222,7 +219,7 @@ def _rates(model: RooflineStepTime) -> _Rates:
     routed = shape.expert_layers * shape.expert_parameters * (shape.experts.count if shape.experts else 0)
     dense = shape.layer_parameters() - routed
     read = (dense * model.weight_bytes + head * max(model.weight_bytes, HEAD_BYTES)) / (memory * c.weights)
-    layers, step = shape.layers * c.layer_us * 1e-6, c.step_us * 1e-6 + (model.pp - 1) * HOP_S
+    layers, step = shape.layers * c.layer_us * 1e-6, c.step_us * 1e-6
     head_seconds = 2 * head / (flops * c.compute)
     return _Rates(
         fixed=read + layers + step + latency,
@@ -251,14 +248,13 @@ def _rates(model: RooflineStepTime) -> _Rates:
 def _all_reduce(model: RooflineStepTime) -> tuple[float, float]:
     """Seconds a step, and a token, of two all-reduces a layer: each moves 2 (tp - 1) / tp activations."""
     tp, shape, c, device = model.tp, model.shape, model.constants, model.device
-    hop = ACTIVATION_BYTES * shape.hidden * (model.pp - 1) / (device.link_bytes_per_s or PCIE_BYTES_PER_S)
     if tp == 1:
-        return 0.0, hop
+        return 0.0, 0.0
     pcie = device.link_bytes_per_s == 0
     link = PCIE_BYTES_PER_S * c.pcie if pcie else device.link_bytes_per_s * c.link
     latency = (c.pcie_all_reduce_us if pcie else c.all_reduce_us) * 1e-6
     size = 2 * (tp - 1) / tp * shape.hidden * ACTIVATION_BYTES
-    return 2 * shape.layers * latency, 2 * shape.layers * size / link + hop
+    return 2 * shape.layers * latency, 2 * shape.layers * size / link
 
 
 def _latent_pair(shape: ModelShape) -> float:

@@ -56,9 +56,9 @@ def test_what_the_simulation_changes_is_said() -> None:
     line = "python -m sglang.launch_server --model-path m --tp-size 2 --pp-size 2 --page-size 1"
     control = control_of(read_current(line), hardware(target()), 8)
     [pool] = control.layout.pools
-    assert (pool.tp, pool.pp, pool.devices_per_instance, pool.block_size) == (4, 1, 4, 16)
+    assert (pool.tp, pool.pp, pool.devices_per_instance, pool.block_size) == (2, 2, 4, 16)
     told = " ".join(why for name, why in control.reasons.items() if ".notes." in name)
-    assert "PP 2 with TP 2 is simulated as TP 4" in told
+    assert "PP" not in told
     assert "blocks of 1 tokens are simulated as blocks of 16" in told
 
 
@@ -71,8 +71,9 @@ def test_a_flag_that_is_not_known_is_named_without_its_value() -> None:
 @pytest.mark.parametrize(
     ("line", "model", "words"),
     [
-        ("vllm serve m -tp 3", "llama-3.1-8b", "3 GPUs"),
+        ("vllm serve m -tp 3", "llama-3.1-8b", "TP 3"),
         ("vllm serve m", "llama-3.1-70b", "does not fit"),
+        ("vllm serve m -pp 33", "llama-3.1-8b", "does not fit"),
         (
             "python -m sglang.launch_server --model-path m --disaggregation-mode prefill",
             "llama-3.1-8b",

@@ -115,6 +115,44 @@ def test_throughput_has_no_latency_target() -> None:
     assert (slo.ttft_s, slo.tpot_s, slo.tbt_s) == (None, None, None)
 
 
+def test_a_deadline_stands_beside_the_objective_throughput_with_its_origin(tmp_path: Path) -> None:
+    target = resolve(here=True, objective="throughput", deadline_s=21600.0)
+    assert (target.deadline_s, target.origins["deadline_s"]) == (21600.0, "flag")
+    path = tmp_path / "target.yaml"
+    path.write_text(yaml.safe_dump(target.model_dump()))
+    again = resolve(target=path)
+    assert (again.deadline_s, again.objective) == (21600.0, "throughput")
+    assert again.origins["deadline_s"] == again.origins["slo"] == "target file"
+    # Without latency targets nothing but throughput is asked for, whatever the word.
+    path.write_text(yaml.safe_dump({**target.model_dump(), "objective": "goodput"}))
+    assert resolve(target=path).deadline_s == 21600.0
+
+
+def test_an_objective_given_as_a_flag_overrules_the_deadline_of_a_target_file(tmp_path: Path) -> None:
+    path = tmp_path / "target.yaml"
+    path.write_text(yaml.safe_dump(resolve(here=True, objective="throughput", deadline_s=60.0).model_dump()))
+    target = resolve(target=path, objective="goodput", slo="chat")
+    assert (target.deadline_s, target.objective, target.slo.ttft_s) == (None, "goodput", 0.5)
+    assert "deadline_s" not in target.origins
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"deadline_s": 60.0}, r"a deadline \(flag\) is for a batch"),
+        ({"deadline_s": 60.0, "objective": "goodput", "ttft_s": 1.0}, r"a deadline \(flag\) is for a batch"),
+        ({"deadline_s": 60.0, "objective": "tbt", "tbt_s": 0.2}, r"a deadline \(flag\) is for a batch"),
+        ({"deadline_s": 0.0, "objective": "throughput"}, "longer than 0"),
+    ],
+)
+def test_a_deadline_beside_latency_targets_is_refused_with_a_hint(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        resolve(here=True, **options)
+    assert "--deadline 6h" in str(error.value.hint)
+
+
 @pytest.mark.parametrize(
     ("options", "log_model", "machine", "reason", "hint"),
     [

@@ -30,6 +30,22 @@ def test_a_decode_pool_is_bound_by_the_rows_that_its_memory_holds() -> None:
     assert bound(one, DECODES, Traffic(1, 500, 500, 100), Slo()) == pytest.approx(5.0)
 
 
+@pytest.mark.parametrize("pp", [1, 2, 4])
+def test_stages_serve_as_many_prompts_at_once_and_none_sooner(pp: int) -> None:
+    """DistServe, section 3.1: prompts of 0.5 s in one chunk; each of the stages is busy for its share."""
+    one, traffic = layout("split", 1000, prefill=3, pp=pp), Traffic(1, 500, 500, 2)
+    assert bound(one, PREFILLS, traffic, Slo()) == pytest.approx(6.0 * pp, rel=0.01)
+    assert bound(one, PREFILLS, traffic, Slo(ttft_s=0.49)) == 0
+
+
+@pytest.mark.parametrize("pp", [1, 2, 4])
+def test_stages_decode_as_many_batches_at_once_in_the_same_memory_and_none_sooner(pp: int) -> None:
+    """Steps of 20 ms, as many in flight as stages; 40 rows of 500 + 100/2 tokens fit 22,000 together."""
+    one, traffic = layout("split", 1, prefill=1000, kv_tokens=22_000, pp=pp), Traffic(1, 500, 500, 100)
+    assert bound(one, DECODES, traffic, Slo()) == pytest.approx(40 / (100 * 0.02), rel=1e-2)
+    assert bound(one, DECODES, traffic, Slo(tpot_s=0.0199)) == 0
+
+
 def test_a_colocated_instance_shares_its_time_between_both_phases() -> None:
     """Prompts of 1,000 at 1 ms a token: 1 s of prefill a request, decodes ride along for nothing."""
     assert bound(layout("one"), PREFILLS, Traffic(1, 1000, 1000, 2), Slo()) == pytest.approx(1.0, rel=0.01)

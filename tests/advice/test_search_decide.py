@@ -29,6 +29,7 @@ def choose(
     *finalists: Judged,
     goal: Goal = GOAL,
     error: float | None = None,
+    requests: int = 2000,
     needed_rps: float = 1.0,
     weak_split: bool = False,
     moved: dict[tuple[str, str], float] | None = None,
@@ -46,7 +47,7 @@ def choose(
 
     return decide(
         sorted(finalists, key=lambda one: -one.per_gpu), control, goal, devices(), error=error,
-        needed_rps=needed_rps, weak_split=weak_split, again=again,
+        requests=requests, needed_rps=needed_rps, weak_split=weak_split, again=again,
     )  # fmt: skip
 
 
@@ -164,7 +165,7 @@ def test_without_latency_targets_a_tenth_more_of_enough_requests_is_a_change(
 ) -> None:
     """All requests are there at once: no arrivals to draw again, so no interval (ours)."""
     goal = replace(GOAL, objective="throughput")
-    found = choose(judged(NOW, 1.0), judged(OTHER, ratio, simulated=requests), goal=goal)
+    found = choose(judged(NOW, 1.0), judged(OTHER, ratio), goal=goal, requests=requests)
     assert found.verdict == verdict
     assert found.ratio is not None
     assert (found.ratio.middle, found.ratio.low) == (pytest.approx(ratio), None)
@@ -181,3 +182,11 @@ def test_turns_that_would_overlap_must_agree_with_turns_that_wait(waiting: tuple
     found = in_both(sent, choose(grade(NOW, now), grade(OTHER, other, seed=1)))
     assert (found.verdict, found.chosen) == (verdict, sent.chosen)
     assert ("if they wait: keep defaults with now" in found.why) == (verdict == "undecided")
+
+
+def test_copies_of_thirty_requests_prove_nothing() -> None:
+    """A trickle: at the goodput of its GPUs nearly all requests are copies, as many as one likes."""
+    found = choose(grade(NOW, 1.0), grade(OTHER, 1.5, seed=1), requests=30)
+    assert (found.verdict, found.why) == ("keep_defaults", "30 requests are too few to tell")
+    assert found.ratio is not None
+    assert (found.ratio.middle, found.ratio.low) == (pytest.approx(1.5), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 
 import pytest
 from helpers.planning import FakeJudge, devices, layout
@@ -12,6 +13,7 @@ from advisor.advice.load import Traffic
 from advisor.advice.search.judge import Goal
 from advisor.advice.search.layout import Layout, layouts
 from advisor.advice.search.search import AT_ONCE, FIRST, LEAST_OF_KIND, Search
+from advisor.advice.sizing import DEGREES
 from advisor.simulation.slo import Slo
 
 TRAFFIC = Traffic(10, 500, 500, 100)
@@ -138,3 +140,14 @@ def test_random_search_stops_at_the_count_it_is_given_and_repeats() -> None:
     assert one.per_gpu == max(map(some_goodput, looked))
     again = search(FakeJudge(some_goodput)).random(every, 100_000, seed=3)
     assert again == one
+
+
+@pytest.mark.parametrize(("speedup", "worth"), [(1.0, False), (0.5, True)])
+def test_stages_are_judged_only_where_means_promise_more_of_them(speedup: float, worth: bool) -> None:
+    """OPT-66B. TP that divides all times leaves stages nothing to gain; they do where TP 4 is twice as fast."""
+    times = {tp: Affine(fixed=0.1 / tp**speedup, prefill=4e-4 / tp**speedup) for tp in DEGREES}
+    hardware = replace(devices("opt-66b", longest=2048), step_times=times)
+    every, judge = layouts(hardware, 8, reuse=False), FakeJudge(some_goodput)
+    found = Search(judge, hardware, Traffic(10, 500, 500, 50), Goal(Slo()), reuse=False).run(every)
+    assert any(job.layout.staged for job in judge.jobs) == worth
+    assert all(layout.staged for layout, why in found.rejected if "pipeline stages" in why)

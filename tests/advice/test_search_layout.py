@@ -7,12 +7,21 @@ from dataclasses import replace
 import pytest
 from helpers.planning import devices, layout
 
+from advisor.advice.profiles import model_shape
 from advisor.advice.search.layout import BUDGETS, REFINE, Layout, by_prefix, layouts, variants
+from advisor.advice.simulated import default_layout
+from advisor.advice.sizing import DEGREES, ModelCopy
+from advisor.advice.target import Target
+from engine.errors import MachineError
 
 
 def shapes(every: list[Layout]) -> set[tuple[tuple[int, int], ...]]:
-    """(instances, TP) of every pool."""
-    return {tuple((pool.count, pool.tp) for pool in one.pools) for one in every}
+    """(instances, TP) of every pool, of layouts without pipeline stages."""
+    return {
+        tuple((pool.count, pool.tp) for pool in one.pools)
+        for one in every
+        if all(pool.pp == 1 for pool in one.pools)
+    }
 
 
 def test_three_gpus_split_in_every_integer_way() -> None:
@@ -42,10 +51,58 @@ def test_a_model_of_140_gb_needs_two_gpus_of_80_and_an_odd_one_stays_idle() -> N
     assert shapes([one for one in every if one.split]) == {((1, 2), (1, 2))}
 
 
+def staged(every: list[Layout]) -> set[tuple[tuple[str, int, int, int], ...]]:
+    """(role, instances, TP, PP) of every pool, of layouts with pipeline stages."""
+    return {
+        tuple((pool.role, pool.count, pool.tp, pool.pp) for pool in one.pools) for one in every if one.staged
+    }
+
+
+def test_stages_are_listed_where_weights_fill_the_gpus() -> None:
+    """OPT-66B, 132 GB on GPUs of 80: DistServe runs its prefill on TP 4 and its decode on TP 2 x PP 2.
+
+    OPT-13B, 26 GB, has no use for stages; nor has TP 4 of OPT-66B, of which a GPU has 33 GB.
+    """
+    every = layouts(devices("opt-66b", longest=2048), 8, reuse=False)
+    found = staged(every)
+    assert (("prefill", 1, 4, 1), ("decode", 1, 2, 2)) in found
+    assert (("colocated", 2, 2, 2),) in found
+    assert {(tp, pp) for pools in found for _, _, tp, pp in pools if pp > 1} == {(1, 2), (1, 4), (2, 2)}
+    assert {one.gpus for one in every} == {8}
+    assert not staged(layouts(devices("opt-13b", longest=2048), 8, reuse=False))
+
+
+def test_stages_have_their_name_their_memory_and_small_budgets() -> None:
+    """Sarathi-Serve, section 4.3: 1,536 where a pipeline's bubbles make 2,048 too large."""
+    hardware = devices("opt-66b", longest=2048)
+    [one] = [one for one in layouts(hardware, 8, reuse=False) if one.name == "2 x TP 2 x PP 2, chunked 512"]
+    [pool] = one.pools
+    assert (pool.devices_per_instance, pool.max_seqs, pool.kv_tokens) == (4, 512, hardware.kv_tokens(2, 512, 2))
+    every = [one for one in layouts(hardware, 8, reuse=True) if one.staged]
+    every += [other for one in every for other in variants(one, hardware, reuse=True)]
+    assert max(pool.token_budget for one in every for pool in one.pools if pool.pp > 1) == 1536
+    assert all(one.staged for one in every)
+
+
+def test_defaults_have_stages_only_where_no_tp_holds_the_model() -> None:
+    """DeepSeek-V3 in 8 bits, 671 GB: 16 GPUs of 80 GB hold it as two stages, 8 do not (its own advice: 16)."""
+    for model, gpus, dtype, expected in (
+        ("llama-3-8b", 8, "auto", (8, 1, 1)),
+        ("llama-2-70b", 8, "auto", (4, 2, 1)),
+        ("deepseek-v3", 16, "fp8", (1, 8, 2)),
+    ):
+        target, shape = Target(model=model, gpu="h100-sxm", gpus=gpus, dtype=dtype), model_shape(model)
+        copies = {tp: ModelCopy(target, shape, tp, dtype) for tp in DEGREES}
+        [pool] = default_layout(replace(devices(model), copies=copies), gpus).pools
+        assert (pool.count, pool.tp, pool.pp) == expected
+    with pytest.raises(MachineError, match="does not fit"):
+        default_layout(devices("deepseek-v3"), 8)
+
+
 def test_every_instance_holds_the_longest_request() -> None:
     """Llama-3-8B: 131,072 B of KV a token; 80 GB less 16 GB of weights hold 400,000 tokens, not 600,000."""
     for one in layouts(devices(longest=600_000), 4, reuse=False):
-        assert all(pool.tp >= 2 and (pool.kv_tokens or 0) >= 600_000 for pool in one.pools)
+        assert all(pool.tp * pool.pp >= 2 and (pool.kv_tokens or 0) >= 600_000 for pool in one.pools)
     assert layouts(devices(longest=10**8), 4, reuse=False) == []
 
 

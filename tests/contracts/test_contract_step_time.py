@@ -1,4 +1,4 @@
-"""What every StepTimeModel keeps to: calibrated, published, roofline, and any of them scaled."""
+"""What every StepTimeModel keeps to: calibrated, published, roofline, any of them scaled or on stages."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from advisor.advice.profiles import model_shape, step_times
 from advisor.advice.steps import gpu_roofline
 from engine.step_time.calibrated import CalibratedStepTime, Coefficients
 from engine.step_time.model import StepShape, StepTimeModel
+from engine.step_time.pipelined import PipelinedStepTime
 from engine.step_time.scaled import ScaledStepTime
 
 MODELS: dict[str, StepTimeModel] = {
@@ -18,7 +19,7 @@ MODELS: dict[str, StepTimeModel] = {
         Coefficients(1e-2, 1e-3, 1e-4, 1e-8, 1e-3, 1e-7), bumps=(0, 0, 0, 2e-3, 1e-3, 0, 0, 0, 0)
     ),
     **{
-        f"roofline {name}": gpu_roofline(model_shape(name), "h100-sxm", "vllm", tp=8, pp=2)
+        f"roofline {name}": gpu_roofline(model_shape(name), "h100-sxm", "vllm", tp=8)
         for name in (
             "llama-3.1-8b",
             "mixtral-8x7b",
@@ -32,6 +33,10 @@ MODELS: dict[str, StepTimeModel] = {
 }
 MODELS |= {
     f"scaled {name}": ScaledStepTime(MODELS[name], 1.3, 0.8) for name in ("calibrated", "sarathi-yi-34b-tp2")
+}
+MODELS |= {
+    f"pipelined {name}": PipelinedStepTime(MODELS[name], 4, 61, 7168, 32e9)
+    for name in ("calibrated", "roofline deepseek-v3", "roofline mistral-7b-v0.1", "distserve-opt-13b-tp1")
 }
 
 

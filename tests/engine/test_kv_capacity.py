@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from engine.errors import InputError, MachineError
-from engine.kv.capacity import activation_bytes, cpu_kv_bytes, gpu_kv_bytes, kv_blocks
+from engine.kv.capacity import activation_bytes, cpu_kv_bytes, fullest_stage, gpu_kv_bytes, kv_blocks
 from engine.shape import Experts, Latent, ModelShape
 
 # Sizes from the models' config.json on the Hugging Face hub.
@@ -15,7 +17,8 @@ LLAMA3_70B = ModelShape(80, 8192, 64, 8, 128, 28672, 128256, 8192)
 QWEN25_7B = ModelShape(28, 3584, 28, 4, 128, 18944, 152064, 32768, qkv_bias=True)
 QWEN25_05B = ModelShape(24, 896, 14, 2, 64, 4864, 151936, 32768, tied_embeddings=True, qkv_bias=True)
 QWEN3_06B = ModelShape(28, 1024, 16, 8, 128, 3072, 151936, 40960, tied_embeddings=True, qk_norm=True)
-OPT_66B = ModelShape(64, 9216, 72, 72, 128, 36864, 50272, 2048)
+OPT_13B = ModelShape(40, 5120, 40, 40, 128, 20480, 50272, 2048, tied_embeddings=True, gated_mlp=False)
+OPT_66B = ModelShape(64, 9216, 72, 72, 128, 36864, 50272, 2048, tied_embeddings=True, gated_mlp=False)
 DEEPSEEK_V3 = ModelShape(
     61, 7168, 128, 128, 192, 18432, 129280, 163840,
     experts=Experts(256, 8, 2048, shared_ffn=2048, dense_layers=3),
@@ -118,6 +121,49 @@ def test_experts_need_activations_for_those_that_a_token_passes() -> None:
         activation_bytes(DEEPSEEK_V3, token_budget=100, max_seqs=1)
         == 100 * 2 * (3 * 7168 + max(4 * 128 * 192, 3 * 18432)) + 4 * 129_280
     )
+
+
+# KV tokens by (TP, PP) on A100s of 80 GB, DistServe's repository (simdistserve, max_num_tokens.csv).
+KV_13B = {(1, 2): 163_008, (1, 4): 356_752, (2, 1): 163_008, (2, 2): 356_752, (1, 8): 744_224}
+KV_66B = {(1, 4): 78_512, (2, 2): 78_512, (4, 1): 78_496, (2, 4): 212_320, (4, 4): 479_936}
+
+
+@pytest.mark.parametrize(
+    ("shape", "tp", "pp", "published"),
+    [(OPT_13B, *size, tokens) for size, tokens in KV_13B.items()]
+    + [(OPT_66B, *size, tokens) for size, tokens in KV_66B.items()],
+)
+def test_stages_divide_weights_and_kv_as_a_peer_published(
+    shape: ModelShape, tp: int, pp: int, published: int
+) -> None:
+    """Memory less activations is that of its 66,144 tokens for OPT-13B on one GPU, 819,200 B each."""
+    memory = OPT_13B.weight_bytes() + 66_144 * 819_200
+    left = gpu_kv_bytes(shape, memory_bytes=memory, fraction=1, token_budget=1, max_seqs=1, tp=tp, pp=pp)
+    tokens = 16 * kv_blocks(shape, left, block_size=16, tp=tp, pp=pp)
+    assert tokens == pytest.approx(published, rel=0.02)
+
+
+def test_a_stage_holds_half_of_the_layers_and_one_matrix_of_the_vocabulary() -> None:
+    """Llama-3-70B, TP 4 x PP 2: 40 of 80 layers, of which a GPU has a quarter: 10 x 4,096 B of KV a token."""
+    options = {"memory_bytes": 80_000_000_000, "token_budget": 512, "max_seqs": 64, "tp": 4}
+    activations = activation_bytes(LLAMA3_70B, token_budget=512, max_seqs=64, tp=4)
+    matrix, norm = 128_256 * 8192, 8192
+    stage = (70_553_706_496 - 2 * matrix - norm) // 2 + matrix + norm
+    left = gpu_kv_bytes(LLAMA3_70B, **options, pp=2)
+    assert left == 72_000_000_000 - 2 * stage // 4 - activations
+    assert kv_blocks(LLAMA3_70B, left, block_size=16, tp=4, pp=2) == left // (40_960 * 16)
+
+
+def test_of_stages_that_differ_the_fullest_limits() -> None:
+    """DeepSeek-V3: 61 layers, of which 3 have no experts: any stage may have none of those."""
+    dense = replace(DEEPSEEK_V3, layers=3)
+    expert_layer = (DEEPSEEK_V3.layer_parameters() - dense.layer_parameters()) // 58
+    for pp, layers in ((2, 31), (3, 21), (4, 16), (61, 1)):
+        stage = fullest_stage(DEEPSEEK_V3, pp)
+        assert (stage.layers, stage.layer_parameters()) == (layers, layers * expert_layer)
+    assert fullest_stage(DEEPSEEK_V3, 1) is DEEPSEEK_V3
+    with pytest.raises(MachineError, match="61 layers"):
+        fullest_stage(DEEPSEEK_V3, 62)
 
 
 def test_no_room_is_said() -> None:

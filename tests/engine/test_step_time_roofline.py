@@ -61,12 +61,6 @@ def test_kv_heads_that_are_fewer_than_devices_are_read_on_each() -> None:
     assert reads == pytest.approx([2 * 2 * 4 * 2 / 1e6] * 3)
 
 
-def test_pipeline_stages_take_as_long_together_plus_a_hop_each() -> None:
-    device = Device(flops=1e6, bytes_per_s=1e6, link_bytes_per_s=1e6)
-    one, three = (RooflineStepTime(TINY, device, IDEAL, 1, pp).seconds(decode(4, 10)) for pp in (1, 3))
-    assert three - one == pytest.approx(2 * (10e-6 + 4 * 8 * 2 / 1e6))
-
-
 def test_weights_in_8_bits_use_their_own_peak_and_leave_the_head_in_16() -> None:
     device = Device(flops=1e6, bytes_per_s=1e6, weight_flops=2e6)
     terms = RooflineStepTime(TINY, device, IDEAL, weight_bytes=1.0).terms(decode(3, 0))

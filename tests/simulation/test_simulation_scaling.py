@@ -12,7 +12,7 @@ from helpers.workload_traces import azure, mooncake
 
 from advisor.simulation.from_trace import load_of
 from advisor.simulation.load import Load
-from advisor.simulation.scaling import busiest, scaled, time_scaled
+from advisor.simulation.scaling import Window, busiest, scaled, time_scaled
 from engine.request import Run
 
 FACTORS = (0.1, 0.3, 0.55, 0.9, 1.0, 1.2, 1.7, 2.0, 2.6, 3.0)
@@ -232,3 +232,16 @@ def test_nothing_scales_to_nothing_and_no_rate_is_an_error():
     assert len(scaled(empty, 2.0, 0)) == len(busiest(empty, 60)) == 0
     with pytest.raises(ValueError, match="scale"):
         scaled(load, 0.0, 0)
+
+
+@pytest.mark.parametrize("factor", [0.4, 1.0, 1.3, 2.0, 4.6])
+def test_a_window_of_another_rate_is_what_comes_in_it(factor: float) -> None:
+    load, window = make_load(120), Window(1000.0, 1300.0)
+    whole, part = scaled(load, factor, 2), scaled(load, factor, 2, window)
+    inside = np.flatnonzero(window.holds(whole.arrival_s))
+    assert 0 < len(inside) < len(whole)
+    expected = whole.take(inside)
+    for column in ("arrival_s", "prompt_tokens", "output_tokens", "parent"):
+        assert getattr(part, column).tolist() == getattr(expected, column).tolist()
+    assert part.runs == expected.runs
+    assert sorted(chats(part).values()) == sorted(chats(expected).values())

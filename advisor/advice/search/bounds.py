@@ -35,25 +35,31 @@ def predicted_rps(layout: Layout, hardware: Hardware, traffic: Traffic, slo: Slo
 
 def _instance_rps(pool: PoolConfig, hardware: Hardware, traffic: Traffic, slo: Slo) -> float:
     """The rate that would keep one instance busy all the time."""
-    model = hardware.step_time(pool.tp)
+    model = hardware.step_time(pool.tp, pool.pp)
     if pool.role != "decode":
         prefill_s = prefill_seconds(model, traffic.uncached, traffic.prompt - traffic.uncached)
-        if slo.ttft_s is not None and prefill_s > slo.ttft_s:
+        if slo.ttft_s is not None and prefill_s * _through(pool, traffic) > slo.ttft_s:
             return 0.0
         if pool.role == "prefill":
-            return 1.0 / max(prefill_s, 1e-9)
+            return pool.pp / max(prefill_s, 1e-9)
     rates = (
-        1.0 / max(_busy_s(pool, model, traffic, rows), 1e-9)
+        pool.pp / max(_busy_s(pool, model, traffic, rows), 1e-9)
         for rows in _batches(pool, traffic)
         if _in_time(pool, model, traffic, slo, rows)
     )
     return max(rates, default=0.0)
 
 
+def _through(pool: PoolConfig, traffic: Traffic) -> float:
+    """Share of a prompt's seconds until it is through all stages, which work at its chunks at once."""
+    chunks = max(1, math.ceil(traffic.uncached / pool.token_budget))
+    return (chunks + pool.pp - 1) / (chunks * pool.pp)
+
+
 def _batches(pool: PoolConfig, traffic: Traffic) -> list[int]:
-    """Numbers of decodes at once to look at, up to what memory and limits allow."""
+    """Numbers of decodes in a step to look at, up to what memory and limits allow: each stage has its own."""
     room = (pool.kv_tokens or 0) // max(1, round(traffic.uncached + traffic.output / 2))
-    most = max(1, min(pool.max_seqs, pool.token_budget - 1, room))
+    most = max(1, min(pool.max_seqs, pool.token_budget - 1, room) // pool.pp)
     rows = [1]
     while rows[-1] < most:
         rows.append(min(most, max(rows[-1] + 1, math.floor(rows[-1] * DENSER))))
@@ -61,7 +67,7 @@ def _batches(pool: PoolConfig, traffic: Traffic) -> list[int]:
 
 
 def _busy_s(pool: PoolConfig, model: StepTimeModel, traffic: Traffic, rows: int) -> float:
-    """Seconds of an instance that runs `rows` decodes at once that one request takes."""
+    """Seconds that one request takes of steps with `rows` decodes, each through all stages."""
     if pool.role == "decode":
         return traffic.output / rows * decode_step_seconds(model, traffic, rows)
     return utilisation(model, traffic.at(1.0), pool.token_budget, rows)

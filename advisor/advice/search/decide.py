@@ -21,8 +21,8 @@ from advisor.simulation.bootstrap import LEAST_BLOCKS, Interval, block_seconds, 
 
 SPLIT_MARGIN = 1.15  # over the best colocated layout (ours; against chunked baselines gains were 1.6 to 1.8)
 WEAK_SPLIT_MARGIN = 1.3  # where evidence is against a split: small models, short prompts, thin pools in bursts
-PLAIN_MARGIN = 1.1  # over the control where the objective has no noise to resample (ours) ...
-LEAST_REQUESTS = 1000  # ... and of how many requests that must be known (ours, as rule 0b)
+PLAIN_MARGIN = 1.1  # over the control where the objective has no noise to resample (ours)
+LEAST_REQUESTS = 1000  # of a log that proves anything (ours, as rule 0b)
 Verdict = Literal["change", "keep_defaults", "undecided", "infeasible"]
 Again = Callable[[Hardware, Sequence[Layout]], Sequence[Judged]]
 
@@ -48,26 +48,29 @@ def decide(
     hardware: Hardware,
     *,
     error: float | None,
+    requests: int,
     needed_rps: float,
     weak_split: bool,
     again: Again,
 ) -> Decision:
     """Judge the finalists, best first, against the control, which is one of them.
 
-    `error` is the P90 relative error of the step times, None where it is not known. `needed_rps` is the rate to
-    plan for. `again` judges layouts on other hardware, on a part of the load.
+    `error` is the P90 relative error of the step times, None where it is not known. `requests` are those of the
+    log: copies of them at a higher rate tell nothing new. `needed_rps` is the rate to plan for. `again` judges
+    layouts on other hardware, on a part of the load.
     """
     best, other = _best(finalists, weak_split=weak_split)
     if best is None or best.low_rps <= 0:
         return Decision("infeasible", None, None, None, "no layout keeps the targets at any rate")
-    ratio, doubt = _compared(best, control, goal)
+    ratio, doubt = _compared(best, control, goal, requests)
     if best.layout == control.layout:
         return Decision("keep_defaults", control, other, ratio, "nothing that was tried is better")
     if doubt is not None:
         no_interval = ratio is None or ratio.low is None
         if no_interval and control.low_rps < needed_rps <= best.low_rps:
             # What fails at the rate of the log cannot be kept for want of an interval.
-            return Decision("undecided", best, control, ratio, f"{doubt}, but what runs now misses the targets")
+            missed = "the targets" if goal.deadline_s is None else "the deadline"
+            return Decision("undecided", best, control, ratio, f"{doubt}, but what runs now misses {missed}")
         return Decision("keep_defaults", control, best, ratio, doubt)
     flip = _flips_by_error(best.layout, control.layout, hardware, error, again)
     if flip is not None:
@@ -102,15 +105,16 @@ def _best(finalists: Sequence[Judged], *, weak_split: bool) -> tuple[Judged | No
     return best, max(others, key=lambda one: one.per_gpu, default=None)
 
 
-def _compared(best: Judged, control: Judged, goal: Goal) -> tuple[Interval | None, str | None]:
+def _compared(best: Judged, control: Judged, goal: Goal, requests: int) -> tuple[Interval | None, str | None]:
     """Goodput per GPU over that of the control, and why that proves nothing; None where it does."""
-    if goal.objective != "goodput":
+    few = requests < LEAST_REQUESTS
+    if few or goal.objective != "goodput":
+        why = f"{requests:,} requests are too few to tell" if few else f"{goal.objective} has no interval"
         ratio = None
         if control.per_gpu > 0:
-            why = f"the objective {goal.objective} has no interval"
             ratio = Interval(best.per_gpu / control.per_gpu, None, None, 0, 0.0, why)
-        if best.simulated < LEAST_REQUESTS:
-            return ratio, f"{best.simulated} requests are too few to tell"
+        if few:
+            return ratio, why
         enough = ratio is None or ratio.middle > PLAIN_MARGIN
         return ratio, None if enough else f"less than {PLAIN_MARGIN:g} times what runs now"
     if control.low_rps <= 0 or not best.graded or not control.graded:

@@ -34,6 +34,8 @@ def find_flips(
     candidates = [best, *others]
     found: list[dict[str, Any]] = [
         {"parameter": "rate_rps", "value": best.low_rps, "becomes": "more GPUs: its goodput ends here"}
+        if goal.deadline_s is None
+        else {"parameter": "deadline_s", "value": best.batch_s, "becomes": "more GPUs: it ends no sooner"}
     ]
     split = any(one.layout.split for one in candidates)
     rows: list[tuple[str, float, list[Job]]] = [

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from advisor.advice.links import NODE_GPUS
 from advisor.advice.sizing import BLOCK_SIZE, ModelCopy
 from engine.errors import MachineError
 from engine.step_time.model import StepTimeModel
+from engine.step_time.pipelined import PipelinedStepTime
+from engine.step_time.roofline import PCIE_BYTES_PER_S
 from engine.step_time.scaled import ScaledStepTime
 
 
@@ -17,8 +20,8 @@ from engine.step_time.scaled import ScaledStepTime
 class Hardware:
     """The devices of a target. `longest`: tokens of the longest request, which every instance must hold.
 
-    `link_bytes_per_s`: between two instances, one direction. The factors move step times and the link from what
-    is known: 1.2 is a fifth slower.
+    `link_bytes_per_s`: between two instances, one direction; `node_bytes_per_s`: between two GPUs of a node, as
+    pipeline stages have it. The factors move step times and the link from what is known: 1.2 is a fifth slower.
     """
 
     on_cpu: bool
@@ -31,24 +34,29 @@ class Hardware:
     decode_factor: float = 1.0
     link_factor: float = 1.0
     block_size: int = BLOCK_SIZE
+    node_bytes_per_s: float = PCIE_BYTES_PER_S
 
-    def step_time(self, tp: int) -> StepTimeModel:
-        """Step times of an instance."""
+    def step_time(self, tp: int, pp: int = 1) -> StepTimeModel:
+        """Step times of an instance, through all its stages."""
         model = self.step_times[tp]
-        if self.prefill_factor == self.decode_factor == 1.0:
+        if not self.prefill_factor == self.decode_factor == 1.0:
+            model = ScaledStepTime(model, self.prefill_factor, self.decode_factor)
+        if pp == 1:
             return model
-        return ScaledStepTime(model, self.prefill_factor, self.decode_factor)
+        shape = self.copies[tp].shape
+        link = self.node_bytes_per_s if tp * pp <= NODE_GPUS else self.link_bytes_per_s / self.link_factor
+        return PipelinedStepTime(model, pp, shape.layers, shape.hidden, link)
 
-    def kv_tokens(self, tp: int, budget: int) -> int:
+    def kv_tokens(self, tp: int, budget: int, pp: int = 1) -> int:
         """KV cache of an instance, tokens. Raises MachineError where nothing is left."""
-        return self.copies[tp].kv_tokens(budget)
+        return replace(self.copies[tp], pp=pp).kv_tokens(budget)
 
-    def fits(self, tp: int, budget: int) -> bool:
+    def fits(self, tp: int, budget: int, pp: int = 1) -> bool:
         """Whether an instance holds the model and the longest request."""
         if tp not in self.copies:
             return False
         try:
-            return self.kv_tokens(tp, budget) >= self.longest
+            return self.kv_tokens(tp, budget, pp) >= self.longest
         except MachineError:
             return False
 

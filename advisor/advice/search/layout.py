@@ -6,20 +6,24 @@ hopeless falls out by `bounds`, what is worse by simulation.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from advisor.advice.search.hardware import Hardware
+from advisor.advice.sizing import STAGED_BUDGET, parallel, sizes
 from engine.config import PoolConfig, RouterConfig
 
 BUDGETS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)  # neighbours by `REFINE` follow
 REFINE = 128
 CPU_BUDGETS = (16, 32, 64, 128, 256, 512)  # ours: a step of 512 tokens takes about a second on a few cores
 PREFILL_BUDGET = 2048  # of a prefill instance: prompt throughput peaks there (Splitwise)
-MOST_SEQS = 256  # ours: what current engines default to
-DEGREES = (1, 2, 4, 8)
+MOST_SEQS = 256  # of each step in flight; ours: what current engines default to
+MORE_KV = 1.5  # KV a GPU that twice the stages must bring: they do where weights fill half of the memory (ours)
 Router = Literal["round_robin", "least_loaded", "prefix_affinity"]
+Size = tuple[int, int]  # of an instance: TP, PP
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,11 @@ class Layout:
         """Whether prefill and decode have GPUs of their own."""
         return any(pool.role != "colocated" for pool in self.pools)
 
+    @property
+    def staged(self) -> bool:
+        """Whether an instance has pipeline stages."""
+        return any(pool.pp > 1 for pool in self.pools)
+
 
 def layouts(hardware: Hardware, gpus: int, *, reuse: bool) -> list[Layout]:
     """Every sensible layout on `gpus` devices, none of which leaves devices idle that would hold an instance.
@@ -52,35 +61,66 @@ def layouts(hardware: Hardware, gpus: int, *, reuse: bool) -> list[Layout]:
             for budget in CPU_BUDGETS
             if hardware.fits(1, budget)
         ]
-    smallest = next((tp for tp in DEGREES if any(hardware.fits(tp, budget) for budget in BUDGETS)), 1)
+    every = instances(hardware, gpus)
+    smallest = min((tp * pp for tp, pp in every), default=1)
     found = [
-        colocated(hardware, gpus // tp, tp, budget, _router(gpus // tp))
-        for tp in DEGREES
-        if tp <= gpus and gpus % tp < smallest
-        for budget in BUDGETS
-        if hardware.fits(tp, budget)
+        colocated(hardware, gpus // (tp * pp), tp, budget, _router(gpus // (tp * pp)), pp=pp)
+        for tp, pp in every
+        if gpus % (tp * pp) < smallest
+        for budget in budgets(pp)
+        if hardware.fits(tp, budget, pp)
     ]
-    found += [split(hardware, x, y) for x, y in _splits(hardware, gpus, smallest)]
+    found += [split(hardware, x, y) for x, y in _splits(hardware, every, gpus, smallest)]
     return found + [one for layout in found if reuse and (one := by_prefix(layout))]
 
 
+def instances(hardware: Hardware, gpus: int) -> list[Size]:
+    """The instances worth a look on so many GPUs: every TP that holds the model, and stages where they pay.
+
+    Stages read the weights as often as so many instances of the same TP do, for as many requests, and make no
+    token faster: they leave more memory to KV (DistServe, section 3: replication scales as inter-op does). So a
+    pipeline is listed where an instance of its TP with half the stages has none, or less a GPU by `MORE_KV`.
+    """
+    found: list[Size] = []
+    per_gpu: dict[Size, float] = {}  # KV tokens
+    for tp, pp in sizes(gpus):
+        fitting = [budget for budget in budgets(pp) if hardware.fits(tp, budget, pp)]
+        if fitting:
+            per_gpu[tp, pp] = hardware.kv_tokens(tp, fitting[0], pp) / (tp * pp)
+            if per_gpu[tp, pp] > MORE_KV * per_gpu.get((tp, pp // 2), 0.0):
+                found.append((tp, pp))
+    return found
+
+
+def budgets(pp: int) -> tuple[int, ...]:
+    """Token budgets that are looked at on a GPU."""
+    return BUDGETS if pp == 1 else (*(budget for budget in BUDGETS if budget < STAGED_BUDGET), STAGED_BUDGET)
+
+
 def colocated(
-    hardware: Hardware, count: int, tp: int, budget: int, router: Router, *, devices: int | None = None
+    hardware: Hardware,
+    count: int,
+    tp: int,
+    budget: int,
+    router: Router,
+    *,
+    pp: int = 1,
+    devices: int | None = None,
 ) -> Layout:
     """`count` instances that serve both phases."""
-    pool = pool_of(hardware, "colocated", count, tp, budget, devices=devices)
-    where = f"{count} x TP {tp}" if devices is None else f"{devices} cores"
+    pool = pool_of(hardware, "colocated", count, (tp, pp), budget, devices=devices)
+    where = f"{count} x {parallel(tp, pp)}" if devices is None else f"{devices} cores"
     return Layout(f"{where}, chunked {budget}", (pool,), RouterConfig(policy=router))
 
 
-def split(hardware: Hardware, prefill: tuple[int, int], decode: tuple[int, int]) -> Layout:
-    """Prefill and decode pools of (instances, TP)."""
-    (x, tp_p), (y, tp_d) = prefill, decode
+def split(hardware: Hardware, prefill: tuple[int, Size], decode: tuple[int, Size]) -> Layout:
+    """Prefill and decode pools of so many instances."""
+    (x, of_prefill), (y, of_decode) = prefill, decode
     pools = (
-        pool_of(hardware, "prefill", x, tp_p, PREFILL_BUDGET),
-        pool_of(hardware, "decode", y, tp_d, PREFILL_BUDGET),
+        pool_of(hardware, "prefill", x, of_prefill, _phase_budget(of_prefill)),
+        pool_of(hardware, "decode", y, of_decode, _phase_budget(of_decode)),
     )
-    name = f"{x} prefill x TP {tp_p} + {y} decode x TP {tp_d}"
+    name = f"{x} prefill x {parallel(*of_prefill)} + {y} decode x {parallel(*of_decode)}"
     return Layout(name, pools, RouterConfig(policy=_router(max(x, y))))
 
 
@@ -88,21 +128,23 @@ def pool_of(
     hardware: Hardware,
     role: Literal["colocated", "prefill", "decode"],
     count: int,
-    tp: int,
+    size: Size,
     budget: int,
     *,
     devices: int | None = None,
 ) -> PoolConfig:
     """A pool with the KV cache that its memory allows."""
+    tp, pp = size
     return PoolConfig(
         role=role,
         count=count,
         tp=tp,
-        devices_per_instance=tp if devices is None else devices,
+        pp=pp,
+        devices_per_instance=tp * pp if devices is None else devices,
         token_budget=budget,
-        max_seqs=MOST_SEQS,
+        max_seqs=MOST_SEQS * pp,
         block_size=hardware.block_size,
-        kv_tokens=hardware.kv_tokens(tp, budget),
+        kv_tokens=hardware.kv_tokens(tp, budget, pp),
     )
 
 
@@ -110,8 +152,9 @@ def variants(layout: Layout, hardware: Hardware, *, reuse: bool) -> Iterator[Lay
     """The layout with one setting changed: budget, most sequences, queue order, bypass."""
     main = layout.pools[-1]
     if not layout.split:
+        most = math.inf if main.pp == 1 else STAGED_BUDGET
         for budget in (main.token_budget - REFINE, main.token_budget + REFINE):
-            if budget >= REFINE and not hardware.on_cpu and hardware.fits(main.tp, budget):
+            if REFINE <= budget <= most and not hardware.on_cpu and hardware.fits(main.tp, budget, main.pp):
                 yield _with_budget(layout, hardware, budget)
     for seqs in (main.max_seqs // 4, main.max_seqs // 2):
         yield _changed(layout, f"at most {seqs} at once", max_seqs=seqs)
@@ -139,7 +182,7 @@ def routed_by_prefix(layout: Layout) -> bool:
 
 def _with_budget(layout: Layout, hardware: Hardware, budget: int) -> Layout:
     (pool,) = layout.pools
-    change = {"token_budget": budget, "kv_tokens": hardware.kv_tokens(pool.tp, budget)}
+    change = {"token_budget": budget, "kv_tokens": hardware.kv_tokens(pool.tp, budget, pool.pp)}
     name = layout.name.replace(f"chunked {pool.token_budget}", f"chunked {budget}")
     return Layout(name, (pool.model_copy(update=change),), layout.router)
 
@@ -153,12 +196,18 @@ def _router(instances: int) -> Router:
     return "round_robin" if instances == 1 else "least_loaded"
 
 
-def _splits(hardware: Hardware, gpus: int, smallest: int) -> Iterable[tuple[tuple[int, int], tuple[int, int]]]:
-    """(instances, TP) of prefill and decode that leave fewer than `smallest` GPUs idle."""
-    degrees = [tp for tp in DEGREES if tp < gpus and hardware.fits(tp, PREFILL_BUDGET)]
-    for tp_p in degrees:
-        for tp_d in degrees:
-            for x in range(1, (gpus - tp_d) // tp_p + 1):
-                y = (gpus - x * tp_p) // tp_d
-                if gpus - x * tp_p - y * tp_d < smallest:
-                    yield (x, tp_p), (y, tp_d)
+def _phase_budget(size: Size) -> int:
+    return PREFILL_BUDGET if size[1] == 1 else STAGED_BUDGET
+
+
+def _splits(
+    hardware: Hardware, every: Iterable[Size], gpus: int, smallest: int
+) -> Iterable[tuple[tuple[int, Size], tuple[int, Size]]]:
+    """Instances of prefill and decode, and their sizes, that leave fewer than `smallest` GPUs idle."""
+    fitting = [(tp, pp) for tp, pp in every if hardware.fits(tp, _phase_budget((tp, pp)), pp)]
+    for prefill, decode in itertools.product(fitting, repeat=2):
+        of_prefill, of_decode = math.prod(prefill), math.prod(decode)
+        for x in range(1, (gpus - of_decode) // of_prefill + 1):
+            y = (gpus - x * of_prefill) // of_decode
+            if gpus - x * of_prefill - y * of_decode < smallest:
+                yield (x, prefill), (y, decode)

@@ -38,6 +38,7 @@ FIRST_ROUND, SECOND_ROUND = Round(300, 0.2, 4), Round(800, 0.1, 2)
 FIRST = 16  # layouts that the first round judges, of each kind at least `LEAST_OF_KIND` (ours)
 LEAST_OF_KIND = 4
 HOPELESS = 0.5  # of the best predicted rate per GPU (ours)
+STAGES_PROMISE = 1.1  # times the best predicted without pipeline stages: less is no reason for them (ours)
 CONTENDER = 0.75  # of the best goodput per GPU: less than a split's largest margin leaves (ours)
 DOUBTED = 1 / 16  # of the predicted rate: less was found where some long requests fail at any (ours)
 FINAL = Round(12_000, 0.025, 0)  # of a finalist's simulation at most, the busiest of the log (ours)
@@ -132,11 +133,18 @@ class Search:
         bounds = [
             predicted_rps(one, self._hardware, self._traffic, self._goal.slo) / SUSTAINED for one in every
         ]
-        top = max((bound / one.gpus for one, bound in zip(every, bounds, strict=True)), default=0.0)
+        per_gpu = [bound / one.gpus for one, bound in zip(every, bounds, strict=True)]
+        top, plain = max(per_gpu, default=0.0), {True: 0.0, False: 0.0}
+        for one, rate in zip(every, per_gpu, strict=True):
+            if not one.staged:
+                plain[one.split] = max(plain[one.split], rate)
         kept: list[Rated] = []
         rejected: list[tuple[Layout, str]] = []
-        for i in sorted(range(len(every)), key=lambda i: (-bounds[i] / every[i].gpus, i)):
+        for i in sorted(range(len(every)), key=lambda i: (-per_gpu[i], i)):
             layout, bound = every[i], bounds[i]
+            if layout.staged and per_gpu[i] < STAGES_PROMISE * plain[layout.split]:
+                rejected.append((layout, "its means allow hardly more than without pipeline stages"))
+                continue
             hopeless = len(kept) >= FIRST or bound / layout.gpus <= HOPELESS * top
             if hopeless and sum(one.split == layout.split for one, _ in kept) >= LEAST_OF_KIND:
                 why = f"its means allow {bound:.3g} requests/s at most" if bound else "its means miss a target"
