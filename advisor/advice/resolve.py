@@ -6,9 +6,10 @@ no model or no device can be found there is no target, and the reason says which
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import ValidationError
@@ -25,6 +26,7 @@ from engine.fetch import EMBEDDED_NAME, model_name
 if TYPE_CHECKING:
     from advisor.advice.current import Current
 
+Made = TypeVar("Made", Target, Slo)
 _LATENCIES = ("ttft_s", "tpot_s", "tbt_s")
 
 
@@ -104,7 +106,20 @@ def resolve_target(
         slo, slo_origins = Slo(), {"slo": origins["objective"]}
     if "deadline_s" in fields:
         _check_deadline(fields, origins, slo)
-    return Target(**fields, slo=slo, origins={**origins, **slo_origins})
+    return _made(Target, {**fields, "slo": slo, "origins": {**origins, **slo_origins}}, origins)
+
+
+def _made(kind: type[Made], values: dict[str, Any], origins: Mapping[str, Origin], where: str = "") -> Made:
+    """The model of these values. Raises InputError that names the flag, or the field and where it is from."""
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        origin = origins.get(f"{where}{name}", "preset")
+        said = f"--{name.removesuffix('_s').replace('_', '-')}" if origin == "flag" else f"{where}{name}"
+        place = None if origin == "flag" else origin
+        raise InputError(f"{said} {first['input']} cannot be used", where=place, why=first["msg"]) from None
 
 
 def _check_deadline(fields: dict[str, Any], origins: dict[str, Origin], slo: Slo) -> None:
@@ -242,7 +257,7 @@ def _slo(options: TargetOptions, file: dict[str, Any], on_cpu: bool) -> tuple[Sl
     for name, flag in flags.items():
         if flag is not None:
             values[name], origins[f"slo.{name}"] = flag, "flag"
-    return Slo(**values), origins
+    return _made(Slo, values, origins, "slo."), origins
 
 
 def _preset(name: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ flag > target file > what runs now > log > this machine > preset. Who fills it f
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -33,9 +33,11 @@ class Target(Config):
     kv_dtype: KvDtype = Field("auto", description="KV cache; auto: as the weights")
     max_len: int | None = Field(None, ge=1, description="longest prompt plus output, tokens; null: the model's")
     gpu: str = Field(description="a GPU profile's id, or `cpu`: the cores of this machine")
-    gpus: int | Literal["auto"] = Field(1, description="how many GPUs; on a CPU how many cores")
+    gpus: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        1, description="how many GPUs; on a CPU how many cores"
+    )
     link: str | None = Field(None, description="network between nodes, e.g. 100Gbps; null: the GPU's own links")
-    memory_bytes: int | None = Field(None, description="memory of the host; only set where gpu is `cpu`")
+    memory_bytes: int | None = Field(None, gt=0, description="memory of the host; only set where gpu is `cpu`")
     gpu_price: float | None = Field(
         None, ge=0, description="US dollars an hour of one GPU; null: the dated price of the profiles"
     )

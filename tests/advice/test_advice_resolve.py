@@ -187,6 +187,25 @@ def test_unknown_names_are_input_errors(options: dict[str, Any], message: str) -
 
 
 @pytest.mark.parametrize(
+    ("options", "flag"),
+    [
+        ({"ttft_s": 0.0}, "--ttft"),
+        ({"tbt_s": -1.0}, "--tbt"),
+        ({"ttft_s": 1.0, "attainment": 2.0}, "--attainment"),
+        ({"gpu_price": -3.0}, "--gpu-price"),
+        ({"gpus": 0}, "--gpus"),
+    ],
+)
+def test_a_number_out_of_range_is_an_input_error_that_names_the_flag(
+    options: dict[str, Any], flag: str
+) -> None:
+    """Each but the last ended in "this is a bug in advise"."""
+    with pytest.raises(InputError, match=f"{flag} .* cannot be used") as caught:
+        resolve(model="llama-3.1-8b", gpu="h100-sxm", **options)
+    assert "than" in str(caught.value.why)
+
+
+@pytest.mark.parametrize(
     ("text", "where"),
     [("gpus: [", ""), ("model: m\ngpu: l4\ngpsu: 3\n", ""), ("model: m\ngpu: l4\ngpus: 0.5\n", "gpus")],
 )
