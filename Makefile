@@ -1,6 +1,7 @@
 # Each target creates what it needs, inside this folder and the user cache.
 PYTHON ?= python3
 BIN := .venv/bin
+QUICK := not slow and not readers and not producers
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test test-slow test-readers test-producers check bench clean
@@ -8,8 +9,9 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 demo: .venv/engine.stamp  ## analyse a sample log, launch what is advised beside the baseline, measure both
 	$(BIN)/advise demo
 
-test: .venv/dev.stamp  ## the tests that run without a GPU, under ten minutes on two cores
-	$(BIN)/python -m pytest
+test: .venv/dev.stamp  ## the tests that run without a GPU, in as many processes as cores; then those that measure time
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "$(QUICK) and not timed"
+	$(BIN)/python -m pytest -m "$(QUICK) and timed"
 
 test-slow: .venv/dev.stamp  ## the long suites: 100,000 random core events, the whole equality matrix
 	$(BIN)/python -m pytest -m slow

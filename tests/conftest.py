@@ -11,6 +11,18 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+TIMED = ("server", "validation", "deploy", "test_loop.py")  # serve and replay: other work on the cores shows
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what measures time."""
+    tests = Path(__file__).resolve().parent
+    for item in items:
+        if item.path.relative_to(tests).parts[0] in TIMED:
+            item.add_marker(pytest.mark.timed)
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of public traces and facts beside the checkout; tests that need it skip without it."""
