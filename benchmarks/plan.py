@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from advisor.advice.control import default_control
+from advisor.advice.search.hardware import hardware_of
 from advisor.advice.search.judge import Goal, Job, at_rate
 from advisor.advice.search.layout import Layout, colocated
-from advisor.advice.simulated import Simulated, SimulationOptions, hardware_of, simulate_plan
+from advisor.advice.simulated import Simulated, SimulationOptions, simulate_plan
 from advisor.advice.situation import draw
 from advisor.advice.target import Target
 from advisor.logs.trace import Trace

@@ -16,7 +16,8 @@ from advisor.advice.current import Current
 from advisor.advice.finding import Finding
 from advisor.advice.links import NODE_GPUS
 from advisor.advice.plan import Candidate, Plan
-from advisor.advice.simulated import SimulationOptions, hardware_of, simulate_plan
+from advisor.advice.search.hardware import hardware_of
+from advisor.advice.simulated import SimulationOptions, simulate_plan
 from advisor.advice.simulated_plan import plan_of
 from advisor.advice.situation import Situation, draw
 from advisor.advice.steps import Calibrations

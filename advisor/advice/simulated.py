@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from advisor.advice.backtest import Backtest, Measured, backtest
 from advisor.advice.chosen import Closer, look_closer
-from advisor.advice.links import links_of, stage_link
 from advisor.advice.rules.capacity import DISPERSION_10S
 from advisor.advice.rules.split import SHORT_PROMPT, SMALL_MODEL
 from advisor.advice.search import attribution
@@ -23,21 +22,20 @@ from advisor.advice.search.deadline import in_time, missed, soonest
 from advisor.advice.search.decide import Decision, decide, in_both
 from advisor.advice.search.fleet import MOST_GPUS, fewest_gpus, multiplied, smallest
 from advisor.advice.search.flips import find_flips
-from advisor.advice.search.hardware import Hardware
+from advisor.advice.search.hardware import Hardware, hardware_of
 from advisor.advice.search.judge import AtRate, Goal, Job, Judged, at_rate, figures, simulate_layout
-from advisor.advice.search.layout import Layout, budgets, colocated, instances, layouts
+from advisor.advice.search.layout import Layout, budgets, colocated, default_layout, instances, layouts
 from advisor.advice.search.run import Judges
 from advisor.advice.search.search import Found, Search, best_first
 from advisor.advice.situation import Situation
-from advisor.advice.sizing import DEGREES, ModelCopy, sizes
-from advisor.advice.steps import Calibrations, choose_step_times, kv_bytes
+from advisor.advice.sizing import DEGREES
+from advisor.advice.steps import Calibrations
 from advisor.advice.target import Target
 from advisor.simulation.from_trace import with_assumed_hits
 from advisor.simulation.load import Load
 from advisor.simulation.scaling import busiest, time_scaled
 from advisor.simulation.simulate import Turns
-from engine.config import PoolConfig
-from engine.errors import InputError, MachineError
+from engine.errors import InputError
 
 PART = 800  # requests of a simulation for the attribution table and for moved step times (ours)
 PART_TOLERANCE = 0.1
@@ -61,16 +59,16 @@ class Simulated:
     control: Judged
     decision: Decision
     attribution: tuple[tuple[str, Judged], ...]
-    flips: tuple[dict[str, Any], ...]
-    mean_trap: dict[str, Any] | None
-    random: Judged | None
-    at_log_rate: AtRate | None
-    gpus_needed: int | None
     needed_rps: float
     goal: Goal
     requests: int
-    waiting: Decision | None = None
+    at_log_rate: AtRate | None = None
     closer: Closer | None = None
+    waiting: Decision | None = None
+    flips: tuple[dict[str, Any], ...] = ()
+    gpus_needed: int | None = None
+    mean_trap: dict[str, Any] | None = None
+    random: Judged | None = None
     backtest: Backtest | None = None
     batch_s: float | None = None
 
@@ -117,42 +115,6 @@ def simulate_plan(
     return replace(found, backtest=tested)
 
 
-def hardware_of(s: Situation, calibrations: Calibrations) -> Hardware:
-    """The devices of the target for the model, for every TP that the model's heads allow."""
-    target, shape = s.target, s.shape
-    degrees = (1,) if target.on_cpu else [tp for tp in DEGREES if shape.heads % tp == 0]
-    times = {tp: choose_step_times(target, shape, tp, calibrations) for tp in degrees}
-    return Hardware(
-        on_cpu=target.on_cpu,
-        step_times={tp: chosen.model for tp, chosen in times.items()},
-        copies={tp: ModelCopy(target, shape, tp, chosen.dtype) for tp, chosen in times.items()},
-        longest=math.ceil(min(s.longest, target.max_len or shape.max_len)),
-        kv_bytes_per_token=shape.kv_bytes_per_token(kv_bytes(target, times[degrees[0]].dtype, shape)),
-        link_bytes_per_s=links_of(target, s.gpus)[0],
-        node_bytes_per_s=stage_link(target),
-    )
-
-
-def default_layout(hardware: Hardware, gpus: int) -> Layout:
-    """The bundled engine's defaults: as many instances as fit, of the fewest GPUs that hold the model.
-
-    An instance has pipeline stages only where no TP holds it.
-    """
-    usual = PoolConfig()
-    if hardware.on_cpu:
-        layout = colocated(hardware, 1, 1, usual.token_budget, "round_robin", devices=gpus)
-    else:
-        budget = usual.token_budget
-        size = next(((tp, pp) for tp, pp in sizes(gpus) if hardware.fits(tp, budget, pp)), None)
-        if size is None:
-            raise MachineError("the model does not fit", hint="advise analyze LOG --gpus N, with a larger N")
-        tp, pp = size
-        layout = colocated(hardware, gpus // (tp * pp), tp, budget, "round_robin", pp=pp)
-    (pool,) = layout.pools
-    pool = pool.model_copy(update={"max_seqs": usual.max_seqs})
-    return Layout("defaults", (pool,), layout.router)
-
-
 class _Work:
     """The parts of one plan."""
 
@@ -172,6 +134,7 @@ class _Work:
         self._what = "searching"
         self._reuse = any(load.runs)
         self._finalists: tuple[Judged, ...] = ()
+        self._needed_rps = len(load) / load.span_s if load.span_s > 0 else 0.0
         self.gpus = s.gpus
 
     def run(self, control: Layout) -> Simulated:
@@ -182,52 +145,56 @@ class _Work:
             found = replace(found, finalists=tuple(self._whole(found.finalists)))
         self._finalists = found.finalists
         table = self._attribution(found)
-        needed = len(self._load) / self._load.span_s if self._load.span_s > 0 else 0.0
         self._what = "checking"
-        decision = self._decide(found.finalists, control, needed)
-        waiting = None
-        flips: Sequence[dict[str, Any]] = ()
-        trap = rates = needs = rival = closer = batch_s = None
-        if decision.chosen is None and found.best is not None and self._goal.deadline_s is not None:
-            promising = best_first(in_time(found.finalists, math.inf))[0]
-            needs, batch_s = self._fewest(promising), soonest(found.finalists).batch_s
-            why = missed(found.finalists, self._goal.deadline_s, needs, on_cpu=self._hardware.on_cpu)
-            decision = replace(decision, why=why)
-        elif decision.chosen is not None and decision.chosen.low_rps > 0 and self._goal.deadline_s is None:
-            outcome = simulate_layout(self._load, decision.chosen.layout, self._hardware, self._goal.turns)
-            rates = figures(needed, outcome, self._goal.slo)
-            closer = look_closer(
-                self._load, decision.chosen.layout, self._hardware, self._goal, outcome, PEAK_S
-            )
-            if rates.early_turns > EARLY_TURNS and len(self._load.waiting_turns):
-                self._what = "turns that wait"
-                again = search.once_more(found.finalists, "causal")
-                waiting = self._decide(again, control, needed, "causal")
-                decision = in_both(decision, waiting)
-        best = decision.chosen
-        if best is not None and best.low_rps > 0:
-            self._what = "flip points"
-            rest = [one for one in found.finalists if one is not best][:2]
-            unknown = self._s.hit is None
-            flips = find_flips(
-                self._judge, self._goal, self._hardware, best, rest, reuse=None if unknown else self._reuse
-            )
-            needs = self._fewest(best)
-            if self._goal.objective == "throughput":
-                batch_s = self._whole([best])[0].batch_s
-            if self._goal.deadline_s is None:
-                trap = self._mean_trap(needs)
-            self._what = "random search"
-            rival = search.random(every, found.simulated, self._goal.seed)
-        return Simulated(
-            found, _of(control, found.finalists), decision, tuple(table), tuple(flips), trap, rival, rates,
-            needs, needed, self._goal, len(self._load), waiting, closer, batch_s=batch_s,
-        )  # fmt: skip
+        decision = self._decide(found.finalists, control)
+        plan = Simulated(
+            found, _of(control, found.finalists), decision, table, self._needed_rps, self._goal, len(self._load)
+        )
+        if decision.chosen is None or decision.chosen.low_rps <= 0:
+            return plan if found.best is None or self._goal.deadline_s is None else self._late(plan)
+        if self._goal.deadline_s is None:
+            plan = self._at_log_rate(plan, decision.chosen, search)
+        return self._further(plan, decision.chosen, search, every)
 
-    def _decide(
-        self, finalists: Sequence[Judged], control: Layout, needed_rps: float, turns: Turns = "open"
-    ) -> Decision:
-        deadline_s = self._goal.deadline_s
+    def _late(self, plan: Simulated) -> Simulated:
+        """What it would take to end the batch by the deadline, which no layout does."""
+        finalists, deadline_s = plan.found.finalists, self._goal.deadline_s or math.inf
+        promising = best_first(in_time(finalists, math.inf))[0]
+        needs = self._fewest(promising)
+        why = missed(finalists, deadline_s, needs, on_cpu=self._hardware.on_cpu)
+        decision = replace(plan.decision, why=why)
+        return replace(plan, decision=decision, gpus_needed=needs, batch_s=soonest(finalists).batch_s)
+
+    def _at_log_rate(self, plan: Simulated, chosen: Judged, search: Search) -> Simulated:
+        """The chosen layout at the rate to plan for; where turns would overlap, what holds if they wait."""
+        outcome = simulate_layout(self._load, chosen.layout, self._hardware, self._goal.turns)
+        rates = figures(self._needed_rps, outcome, self._goal.slo)
+        closer = look_closer(self._load, chosen.layout, self._hardware, self._goal, outcome, PEAK_S)
+        plan = replace(plan, at_log_rate=rates, closer=closer)
+        if rates.early_turns <= EARLY_TURNS or not len(self._load.waiting_turns):
+            return plan
+        self._what = "turns that wait"
+        again = search.once_more(plan.found.finalists, "causal")
+        waiting = self._decide(again, plan.control.layout, "causal")
+        return replace(plan, waiting=waiting, decision=in_both(plan.decision, waiting))
+
+    def _further(self, plan: Simulated, chosen: Judged, search: Search, every: Sequence[Layout]) -> Simulated:
+        """What would change the answer, the GPUs that it needs, what other ways of planning give."""
+        self._what = "flip points"
+        rest = [one for one in plan.found.finalists if one is not chosen][:2]
+        reuse = None if self._s.hit is None else self._reuse
+        flips = find_flips(self._judge, self._goal, self._hardware, chosen, rest, reuse=reuse)
+        needs = self._fewest(chosen)
+        batch_s = self._whole([chosen])[0].batch_s if self._goal.objective == "throughput" else None
+        trap = self._mean_trap(needs) if self._goal.deadline_s is None else None
+        self._what = "random search"
+        rival = search.random(every, plan.found.simulated, self._goal.seed)
+        return replace(
+            plan, flips=tuple(flips), gpus_needed=needs, batch_s=batch_s, mean_trap=trap, random=rival
+        )
+
+    def _decide(self, finalists: Sequence[Judged], control: Layout, turns: Turns = "open") -> Decision:
+        deadline_s, needed_rps = self._goal.deadline_s, self._needed_rps
         if deadline_s is not None:
             # What is late has no rate left, and any rate of the others is enough.
             finalists, needed_rps = in_time(finalists, deadline_s), math.ulp(0.0)
@@ -265,21 +232,21 @@ class _Work:
         """The goodput found for a layout; 0 for one that was not looked at."""
         return next((one.low_rps for one in self._finalists if one.layout == layout), 0.0)
 
-    def _attribution(self, found: Found) -> list[tuple[str, Judged]]:
+    def _attribution(self, found: Found) -> tuple[tuple[str, Judged], ...]:
         """Each idea alone and together, with the settings that the search found."""
         if found.best is None or (self._hardware.on_cpu and found.best.layout.split):
-            return []
+            return ()
         judged = (*found.finalists, *found.others)
         coloc, split = (attribution.best_of_kind(judged, split=kind) for kind in (False, True))
         if coloc is None:
-            return []
+            return ()
         self._what = "attribution"
         rows = attribution.rows(coloc.layout, None if split is None or split.low_rps <= 0 else split.layout)
         jobs = [
             self._job(layout, (split if layout.split and split is not None else coloc).low_rps, PART)
             for _, layout in rows
         ]
-        return list(zip((name for name, _ in rows), self._judge(jobs), strict=True))
+        return tuple(zip((name for name, _ in rows), self._judge(jobs), strict=True))
 
     def _weak_split(self) -> bool:
         """Rules 8c and 9: evidence is against a split for small models, short prompts or bursty arrivals."""
@@ -320,7 +287,7 @@ class _Work:
         hardware, traffic, slo = self._hardware, self._s.mean, self._goal.slo
         if hardware.on_cpu or not self._load.span_s:
             return None
-        rate = len(self._load) / self._load.span_s
+        rate = self._needed_rps
         units = [
             colocated(hardware, 1, tp, budget, "least_loaded", pp=pp)
             for tp, pp in instances(hardware, max(self.gpus, max(DEGREES)))

@@ -8,8 +8,7 @@ from helpers.workloads import workload
 from advisor.advice.control import control_of, default_control
 from advisor.advice.current import read_current
 from advisor.advice.profiles import model_shape
-from advisor.advice.search.hardware import Hardware
-from advisor.advice.simulated import hardware_of
+from advisor.advice.search.hardware import Hardware, hardware_of
 from advisor.advice.situation import draw
 from advisor.advice.sizing import ModelCopy
 from advisor.advice.steps import choose_step_times

@@ -12,9 +12,9 @@ from helpers.planning import load_from, plan_for
 from helpers.planted import azure_code_at
 from helpers.quick import only_the_decision
 
+from advisor.advice.search.hardware import hardware_of
 from advisor.advice.search.judge import AtRate, Goal, Job, at_rate
 from advisor.advice.search.layout import colocated
-from advisor.advice.simulated import hardware_of
 from advisor.advice.situation import draw
 from advisor.advice.target import Target
 from advisor.logs.trace import Trace

@@ -41,7 +41,7 @@ def round_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     def chosen(*asked: Any) -> StepTimes:
         return replace(choose_step_times(*asked), model=SECOND_A_PROMPT)
 
-    monkeypatch.setattr("advisor.advice.simulated.choose_step_times", chosen)
+    monkeypatch.setattr("advisor.advice.search.hardware.choose_step_times", chosen)
     only_the_decision(monkeypatch)
 
 

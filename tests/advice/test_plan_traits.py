@@ -11,9 +11,10 @@ from helpers.planted import documents, independent, spikes, streams
 from helpers.quick import only_the_decision
 
 from advisor.advice.advise import advise
+from advisor.advice.search.hardware import hardware_of
 from advisor.advice.search.judge import Goal, Job, judge
 from advisor.advice.search.layout import by_prefix, colocated
-from advisor.advice.simulated import Simulated, SimulationOptions, hardware_of
+from advisor.advice.simulated import Simulated, SimulationOptions
 from advisor.advice.situation import draw
 from advisor.advice.target import Target
 from advisor.logs.trace import Trace

@@ -8,8 +8,7 @@ import pytest
 from helpers.planning import devices, layout
 
 from advisor.advice.profiles import model_shape
-from advisor.advice.search.layout import BUDGETS, REFINE, Layout, by_prefix, layouts, variants
-from advisor.advice.simulated import default_layout
+from advisor.advice.search.layout import BUDGETS, REFINE, Layout, by_prefix, default_layout, layouts, variants
 from advisor.advice.sizing import DEGREES, ModelCopy
 from advisor.advice.target import Target
 from engine.errors import MachineError

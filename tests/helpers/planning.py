@@ -11,10 +11,10 @@ from helpers.simulating import Affine
 
 from advisor.advice.control import default_control
 from advisor.advice.profiles import model_shape
-from advisor.advice.search.hardware import Hardware
+from advisor.advice.search.hardware import Hardware, hardware_of
 from advisor.advice.search.judge import AtRate, Job, Judged
 from advisor.advice.search.layout import Layout
-from advisor.advice.simulated import Simulated, SimulationOptions, hardware_of, simulate_plan
+from advisor.advice.simulated import Simulated, SimulationOptions, simulate_plan
 from advisor.advice.situation import draw
 from advisor.advice.sizing import ModelCopy
 from advisor.advice.target import Target

@@ -5,10 +5,13 @@ Plain data, so that it travels to other processes. Never reads profiles after it
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
-from advisor.advice.links import NODE_GPUS
-from advisor.advice.sizing import BLOCK_SIZE, ModelCopy
+from advisor.advice.links import NODE_GPUS, links_of, stage_link
+from advisor.advice.situation import Situation
+from advisor.advice.sizing import BLOCK_SIZE, DEGREES, ModelCopy
+from advisor.advice.steps import Calibrations, choose_step_times, kv_bytes
 from engine.errors import MachineError
 from engine.step_time.model import StepTimeModel
 from engine.step_time.pipelined import PipelinedStepTime
@@ -68,3 +71,19 @@ class Hardware:
             decode_factor=self.decode_factor * decode,
             link_factor=self.link_factor * link,
         )
+
+
+def hardware_of(s: Situation, calibrations: Calibrations) -> Hardware:
+    """The devices of the target for the model, for every TP that the model's heads allow."""
+    target, shape = s.target, s.shape
+    degrees = (1,) if target.on_cpu else [tp for tp in DEGREES if shape.heads % tp == 0]
+    times = {tp: choose_step_times(target, shape, tp, calibrations) for tp in degrees}
+    return Hardware(
+        on_cpu=target.on_cpu,
+        step_times={tp: chosen.model for tp, chosen in times.items()},
+        copies={tp: ModelCopy(target, shape, tp, chosen.dtype) for tp, chosen in times.items()},
+        longest=math.ceil(min(s.longest, target.max_len or shape.max_len)),
+        kv_bytes_per_token=shape.kv_bytes_per_token(kv_bytes(target, times[degrees[0]].dtype, shape)),
+        link_bytes_per_s=links_of(target, s.gpus)[0],
+        node_bytes_per_s=stage_link(target),
+    )

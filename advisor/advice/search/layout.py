@@ -15,6 +15,7 @@ from typing import Literal
 from advisor.advice.search.hardware import Hardware
 from advisor.advice.sizing import STAGED_BUDGET, parallel, sizes
 from engine.config import PoolConfig, RouterConfig
+from engine.errors import MachineError
 
 BUDGETS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)  # neighbours by `REFINE` follow
 REFINE = 128
@@ -146,6 +147,26 @@ def pool_of(
         block_size=hardware.block_size,
         kv_tokens=hardware.kv_tokens(tp, budget, pp),
     )
+
+
+def default_layout(hardware: Hardware, gpus: int) -> Layout:
+    """The bundled engine's defaults: as many instances as fit, of the fewest GPUs that hold the model.
+
+    An instance has pipeline stages only where no TP holds it.
+    """
+    usual = PoolConfig()
+    if hardware.on_cpu:
+        layout = colocated(hardware, 1, 1, usual.token_budget, "round_robin", devices=gpus)
+    else:
+        budget = usual.token_budget
+        size = next(((tp, pp) for tp, pp in sizes(gpus) if hardware.fits(tp, budget, pp)), None)
+        if size is None:
+            raise MachineError("the model does not fit", hint="advise analyze LOG --gpus N, with a larger N")
+        tp, pp = size
+        layout = colocated(hardware, gpus // (tp * pp), tp, budget, "round_robin", pp=pp)
+    (pool,) = layout.pools
+    pool = pool.model_copy(update={"max_seqs": usual.max_seqs})
+    return Layout("defaults", (pool,), layout.router)
 
 
 def variants(layout: Layout, hardware: Hardware, *, reuse: bool) -> Iterator[Layout]:
