@@ -14,7 +14,6 @@ from advisor.advice.price import ApiPrice, Tokens, api_usd_per_month, usd_per_mi
 from advisor.advice.profile_schemas import HostedPrice
 from advisor.advice.target import Target
 from advisor.workload.model import Workload
-from engine.errors import InputError
 
 CACHE_LIFE_S = 300  # of an unused prefix at most providers
 
@@ -118,11 +117,7 @@ def _same(hosted: str, model: str | None) -> bool:
     """Whether both names mean one model: equal, or of one profile."""
     if model is None:
         return False
-    return hosted.lower() == model.lower() or _profile(hosted) == (_profile(model) or model)
-
-
-def _profile(name: str) -> str | None:
-    try:
-        return profiles.model(name).id
-    except InputError:
-        return None
+    if hosted.lower() == model.lower():
+        return True
+    known, other = profiles.known_model(hosted), profiles.known_model(model)
+    return known is not None and other is not None and known.id == other.id

@@ -98,6 +98,11 @@ def model(name: str) -> ModelProfile:
     return _find(name, models(), "model", "advise analyze LOG --model")
 
 
+def known_model(name: str) -> ModelProfile | None:
+    """A model by id or hub name; None where it is not known, which costs no search for the nearest."""
+    return _models_by_name().get(_plain(name))
+
+
 def slo(name: str) -> SloPreset:
     """A latency preset by name. Raises InputError."""
     return _find(name, slos(), "latency preset", "advise analyze LOG --slo")
@@ -130,7 +135,7 @@ Item = TypeVar("Item", bound=_Named)
 
 
 def _find(name: str, items: tuple[Item, ...], what: str, hint: str) -> Item:
-    by_name = {_plain(n): item for item in items for n in (item.id, *getattr(item, "aliases", ()))}
+    by_name = _by_name(items)
     found = by_name.get(_plain(name))
     if found is not None:
         return found
@@ -141,6 +146,15 @@ def _find(name: str, items: tuple[Item, ...], what: str, hint: str) -> Item:
     raise InputError(
         f"unknown {what} {name!r}", why=f"the nearest are {', '.join(nearest)}", hint=f"{hint} {nearest[0]}"
     )
+
+
+def _by_name(items: tuple[Item, ...]) -> dict[str, Item]:
+    return {_plain(n): item for item in items for n in (item.id, *getattr(item, "aliases", ()))}
+
+
+@cache
+def _models_by_name() -> dict[str, ModelProfile]:
+    return _by_name(models())
 
 
 def _plain(name: str) -> str:

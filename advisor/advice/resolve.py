@@ -217,10 +217,9 @@ def _from_current(current: Current) -> dict[str, Any]:
 
 
 def _from_log(log_model: str | None) -> dict[str, Any]:
-    try:
-        return {"model": profiles.model(log_model).id} if log_model else {}
-    except InputError:
-        return {}  # a hosted or private name is no error: it only does not say which sizes to plan with
+    # A hosted or private name is no error: it only does not say which sizes to plan with.
+    known = profiles.known_model(log_model) if log_model else None
+    return {} if known is None else {"model": known.id}
 
 
 def _from_machine(named: str | None, here: bool, machine: Machine) -> dict[str, Any]:
