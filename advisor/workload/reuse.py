@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from advisor.logs.trace import BoolColumn, FloatColumn, IntColumn
+from advisor.logs.trace import FloatColumn, IntColumn
 from advisor.workload.model import CacheLife, ReuseGap, WindowPoint
 from advisor.workload.runs import Runs
 
@@ -28,7 +28,7 @@ def reuse_gaps(runs: Runs, arrival_s: FloatColumn, requests: int) -> ReuseGap | 
     the reuse look simultaneous. None without reuse or times.
     """
     everywhere = runs.uses() == requests
-    gaps = _gaps(runs, arrival_s)
+    gaps = gaps_of(runs, arrival_s)
     timed = np.flatnonzero(np.isfinite(gaps) & ~everywhere[runs.node])
     if len(timed) == 0:
         return None
@@ -36,7 +36,7 @@ def reuse_gaps(runs: Runs, arrival_s: FloatColumn, requests: int) -> ReuseGap | 
     return ReuseGap(p50=p50, p90=p90)
 
 
-def _gaps(runs: Runs, arrival_s: FloatColumn) -> FloatColumn:
+def gaps_of(runs: Runs, arrival_s: FloatColumn) -> FloatColumn:
     """Seconds since each run was used before; NaN where it was not, or a time is unknown. [uses]"""
     at = arrival_s[runs.row]
     gaps: FloatColumn = at - at[runs.previous]
@@ -71,16 +71,11 @@ def cache_life(runs: Runs, arrival_s: FloatColumn, prompt_tokens: IntColumn) -> 
         return ()
     if not timed.all():
         runs = runs.take(timed[runs.row])
-    gaps = _gaps(runs, arrival_s)
+    gaps = gaps_of(runs, arrival_s)
     return tuple(
         CacheLife(seconds=life, hit_rate_tokens=float(runs.tokens[gaps <= life].sum() / total))
         for life in LIVES_S
     )
-
-
-def used_within(runs: Runs, arrival_s: FloatColumn, seconds: float) -> BoolColumn:
-    """Uses of runs that were used at most `seconds` before. [uses]"""
-    return _gaps(runs, arrival_s) <= seconds
 
 
 def window_curve(runs: Runs, requests: int, prompt_tokens: int) -> tuple[WindowPoint, ...]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from engine.step_time.model import Source, StepShape, StepTimeModel
+from engine.step_time.derived import DerivedStepTime
+from engine.step_time.model import StepShape
 from engine.step_time.roofline import ACTIVATION_BYTES
 
 # Send and receive of NCCL on A100s: 2 kB in 8 us, 67 MB at 0.76 of the link's peak (Vidur's network profiles).
@@ -18,7 +19,7 @@ LINK_SHARE = 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class PipelinedStepTime:
+class PipelinedStepTime(DerivedStepTime):
     """`model`, the step times of all layers on the devices of one stage, on `pp` stages of such devices.
 
     `layers` and `hidden` are the model's sizes, `link_bytes_per_s` the link between two stages. The engine
@@ -26,7 +27,6 @@ class PipelinedStepTime:
     embedding and the head, which only the ends have, and the fixed time of a step are divided like layers.
     """
 
-    model: StepTimeModel
     pp: int
     layers: int
     hidden: int
@@ -38,21 +38,6 @@ class PipelinedStepTime:
         further, rate = self.pp - 1, LINK_SHARE * self.link_bytes_per_s
         object.__setattr__(self, "_uneven", math.ceil(self.layers / self.pp) * self.pp / self.layers)
         object.__setattr__(self, "_token_s", further * self.hidden * ACTIVATION_BYTES / rate)
-
-    @property
-    def source(self) -> Source:
-        """That of the model."""
-        return self.model.source
-
-    @property
-    def error_p90(self) -> float | None:
-        """That of the model."""
-        return self.model.error_p90
-
-    @property
-    def bend(self) -> float:
-        """That of the model."""
-        return self.model.bend
 
     def seconds(self, shape: StepShape) -> float:
         """Duration of the step through all stages, seconds."""

@@ -4,31 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.step_time.model import Source, StepShape, StepTimeModel
+from engine.step_time.derived import DerivedStepTime
+from engine.step_time.model import StepShape
 
 
 @dataclass(frozen=True, slots=True)
-class ScaledStepTime:
+class ScaledStepTime(DerivedStepTime):
     """`model` with its decode seconds times `decode`, and what prefills add to a step times `prefill`."""
 
-    model: StepTimeModel
     prefill: float = 1.0
     decode: float = 1.0
-
-    @property
-    def source(self) -> Source:
-        """That of the model."""
-        return self.model.source
-
-    @property
-    def error_p90(self) -> float | None:
-        """That of the model."""
-        return self.model.error_p90
-
-    @property
-    def bend(self) -> float:
-        """That of the model."""
-        return self.model.bend
 
     def seconds(self, shape: StepShape) -> float:
         """Duration of the step, seconds."""

@@ -9,7 +9,7 @@ import pytest
 from engine.invariants import InvariantError
 from engine.kv.blocks import BlockPool
 from engine.kv.cache import BlockTable, KVCache
-from engine.kv.identity import runs_of
+from engine.kv.identity import own_from, runs_of
 from engine.kv.prefix import Node, PrefixTree
 from engine.request import Request, Run, SamplingParams
 
@@ -109,6 +109,27 @@ def test_a_page_published_twice_keeps_both_blocks() -> None:
     cache.release(second, 9)
     cache.check_invariants([])
     assert (cache.pool.free, cache.tree.evictable) == (97, 2)
+
+
+def test_what_only_an_ended_request_can_have_waits_for_its_turn_and_then_goes_at_once() -> None:
+    """5 blocks: a shared page of before, then 3 pages of a request alone, which is over; both could be had."""
+    cache = KVCache(6, BLOCK)
+    serve(cache, list(range(BLOCK)))
+    alone = Request("alone", range(3 * BLOCK), SamplingParams(), runs=())
+    one = BlockTable("", runs_of(alone, [], BLOCK), own_from(alone))
+    assert cache.match(one, 3 * BLOCK) == 0
+    assert cache.admit(one, 3 * BLOCK, spare=0)
+    cache.release(one, 3 * BLOCK, over=True)
+    cache.check_invariants([])
+    assert (cache.pool.free, cache.tree.evictable) == (1, 4)
+    assert cache.match(table(list(range(BLOCK + 1))), BLOCK + 1) == BLOCK
+    taken = cache.take(2)  # a free one, and the oldest: the shared page
+    assert (cache.pool.free, cache.tree.evictable) == (0, 3)
+    assert cache.match(table(list(range(BLOCK + 1))), BLOCK + 1) == 0
+    taken += cache.take(1)
+    assert (cache.pool.free, cache.tree.evictable) == (2, 0)
+    assert len(set(taken)) == 3
+    assert set(taken).isdisjoint(cache.pool.check_invariants())
 
 
 def test_pages_in_use_are_not_evicted() -> None:

@@ -274,13 +274,19 @@ ORDERS: tuple[Order, ...] = get_args(Order)
 @contextmanager
 def _order(order: Order) -> Iterator[dict[str, Any]]:
     """Settings of a pool with a prefix cache and this order, which `longest` only has inside."""
-    aging = policy.AGING_TOKENS_PER_S
-    if order == "longest":
-        policy.AGING_TOKENS_PER_S = 0.0
-    try:
+    with aging(0.0 if order == "longest" else policy.AGING_TOKENS_PER_S):
         yield {"prefix_cache": True, "queue_policy": "fcfs" if order == "fcfs" else "prefix_first"}
+
+
+@contextmanager
+def aging(tokens_per_s: float) -> Iterator[None]:
+    """Queues that age at another rate, which only these have."""
+    before = policy.AGING_TOKENS_PER_S
+    policy.AGING_TOKENS_PER_S = tokens_per_s
+    try:
+        yield
     finally:
-        policy.AGING_TOKENS_PER_S = aging
+        policy.AGING_TOKENS_PER_S = before
 
 
 def cache_gain(load: Load, order: Order) -> float:

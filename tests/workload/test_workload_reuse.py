@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from advisor.logs.trace import Trace
 from advisor.workload.measure import measure
-from advisor.workload.reuse import used_within, weighted_percentiles, window_hits
+from advisor.workload.reuse import gaps_of, weighted_percentiles, window_hits
 from advisor.workload.runs import Runs, find_runs
 from advisor.workload.sharing import measure_sharing
 
@@ -71,7 +71,7 @@ def test_mooncake_conversation_reuse_within_a_cache_life(conversation: Trace) ->
     own = runs.uses()[runs.node] < len(conversation)
     reuses = runs.blocks[own & runs.seen].sum()
     for life, share in ((300, 0.76), (600, 0.93)):
-        kept = runs.blocks[own & used_within(runs, conversation.arrival_s, life)].sum()
+        kept = runs.blocks[own & (gaps_of(runs, conversation.arrival_s) <= life)].sum()
         assert kept / reuses == pytest.approx(share, abs=0.005)
 
 
