@@ -4,7 +4,8 @@ A driver (a thread on the wall clock, or the simulator on a virtual one) calls
 
     add / abort  ->  next_step  ->  (an executor runs the Step)  ->  complete or fail  ->  events for clients
 
-and passes `now` in seconds of its own clock. One step is in flight at a time, in a pipeline one a stage. An
+and passes `now` in seconds of its own clock. One step is in flight at a time, in a pipeline one a stage, with
+`overlap` two where the second is the same decodes once more, so that a device never waits for its host. An
 abort at any moment ends the request for its client at once, while its blocks stay held until the step in flight
 is done with them. In a split the prefill side keeps a finished request's blocks until `release_kv`, the decode
 side takes blocks with `reserve` and goes on with `start_decode`. Single owner: only one thread may call.
@@ -28,7 +29,7 @@ from engine.policy import policy_for
 from engine.request import Request, Status
 from engine.scheduler import Scheduler, Work
 from engine.sequence import Sequence
-from engine.step import Step, StepResult, StepRow
+from engine.step import PREVIOUS, Step, StepResult, StepRow, TokenLogprobs
 from engine.step_time.model import StepShape
 
 FinishReason = Literal["stop", "length", "abort", "error"]
@@ -40,7 +41,7 @@ class TokenEvent:
     """One output token of a request, or its end without one (`token` None: aborted or failed).
 
     `index` counts output tokens from 0. `cached_tokens` is the prefix hit at the request's first admission,
-    `queued_s` the wait before it. `at` is the driver's clock; both in seconds.
+    `queued_s` the wait before it. `at` is the driver's clock; both in seconds. `logprobs`: where asked for.
     """
 
     request_id: str
@@ -50,6 +51,7 @@ class TokenEvent:
     cached_tokens: int
     at: float
     queued_s: float = 0.0
+    logprobs: TokenLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +103,14 @@ class EngineCore:
         eos_token_ids: frozenset[int] = frozenset(),
         max_preemptions: int = 3,
         shuffle: Random | None = None,
+        overlap: bool = False,
     ) -> None:
         self._cache = KVCache(num_blocks, pool.block_size, prefix_cache=pool.prefix_cache, shuffle=shuffle)
         policy = policy_for(pool.queue_policy)
         self._scheduler = Scheduler(pool, self._cache, policy, max_preemptions)
         self._max_len = max_len
         self._eos = eos_token_ids
+        self._overlap = overlap and pool.pp == 1
         self._flights: deque[Flight] = deque()
         self._steps = 0
         self._kept: dict[str, Sequence] = {}
@@ -173,7 +177,7 @@ class EngineCore:
         return [self._end(seq, Status.ABORTED, "abort", now)] if seq else []
 
     def next_step(self, now: float) -> Step | None:
-        """The next forward pass; None while all stages are busy or when there is nothing to do."""
+        """The next forward pass; None where it waits for one in flight, or where there is nothing to do."""
         flight = self.next_flight(now)
         if flight is None:
             return None
@@ -181,7 +185,7 @@ class EngineCore:
         running = self._scheduler.running.values() if decodes else ()
         decoding = [seq for seq in running if seq.group is group]
         self._flights[-1] = flight._replace(rows=decoding)
-        rows = [self._row(seq, seq.computed, 1) for seq in decoding]
+        rows = [self._row(seq, seq.computed, 1, group.in_flight - 1) for seq in decoding]
         rows += [self._row(seq, start, tokens) for seq, tokens, start in chunks]
         return Step(flight.id, tuple(rows))
 
@@ -192,21 +196,22 @@ class EngineCore:
         stages = len(groups)
         if scheduler.preempted:
             scheduler.preempted = []
-        if len(flights) == stages:
-            return None
         work = None
-        for i in range(self._steps, self._steps + stages):
-            group = groups[i % stages]
-            if not group.in_flight:
-                work = scheduler.schedule(now, group)
-                if work is not None:
-                    break
+        if len(flights) < stages:
+            for i in range(self._steps, self._steps + stages):
+                group = groups[i % stages]
+                if not group.in_flight:
+                    work = scheduler.schedule(now, group)
+                    if work is not None:
+                        break
+        elif self._overlap and len(flights) == 1 and not flights[0].work.chunks:
+            work = scheduler.decodes_ahead(groups[0])
         if work is None:
             return None
         self._steps += 1
         for seq, _, _ in work.chunks:
             seq.in_flight += 1
-        work.group.in_flight = True
+        work.group.in_flight += 1
         flight = Flight(self._steps, work, None)
         flights.append(flight)
         return flight
@@ -236,7 +241,12 @@ class EngineCore:
                 events.append(self._first_token(seq, group, token, now))
             else:
                 self._cache.publish(seq.table, start + count)
-        if self._scheduler.late:
+        if result is not None and result.logprobs is not None:
+            seqs = [*(flight.rows or ()), *(seq for seq, _, _ in chunks)]
+            by_id = {seq.request.id: one for seq, one in zip(seqs, result.logprobs, strict=True)}
+            for event in events:
+                event.logprobs = by_id[event.request_id]
+        if self._scheduler.late and not group.in_flight:
             self._scheduler.settle(group)
         return events
 
@@ -246,14 +256,17 @@ class EngineCore:
         seqs = [seq for seq in self._scheduler.running.values() if seq.group is flight.work.group]
         seqs = [*(seqs if flight.work.decodes else ()), *(seq for seq, _, _ in flight.work.chunks)]
         events = [self._end(seq, Status.FAILED, "error", now) for seq in seqs if not seq.status.ended]
-        self._scheduler.settle(flight.work.group)
+        if not flight.work.group.in_flight:
+            self._scheduler.settle(flight.work.group)
         return events
 
     def release_kv(self, request_id: str, now: float) -> None:  # noqa: ARG002 - as every call of the core
         """Give back the blocks of a request that ended with `keep_kv`. Unknown ids are no-ops."""
         seq = self._kept.pop(request_id, None)
         if seq is not None:
-            self._scheduler.release(seq)
+            # A step made ahead may still write behind the end of a request that ended without being foreseen.
+            ahead = self._overlap and self._flights
+            self._scheduler.release(seq, self._flights[-1].id if ahead else None)
 
     def reserve(self, request: Request, now: float) -> int | None:
         """Take the blocks of a request's whole life, whose prompt another instance computes.
@@ -335,24 +348,26 @@ class EngineCore:
             or scheduler.pulling.get(request_id)
         )
 
-    def _row(self, seq: Sequence, start: int, tokens: int) -> StepRow:
+    def _row(self, seq: Sequence, start: int, tokens: int, ahead: int = 0) -> StepRow:
+        """`ahead`: steps in flight that add a token each before this one."""
         end = start + tokens
+        known = tuple(seq.tokens[start:end]) if seq.known else (NO_CONTENT,) * tokens
         return StepRow(
             request_id=seq.request.id,
-            tokens=tuple(seq.tokens[start:end]) if seq.known else (NO_CONTENT,) * tokens,
-            start=start,
+            tokens=(PREVIOUS,) if ahead else known,
+            start=start + ahead,
             blocks=tuple(seq.table.blocks),
             sample=end == seq.length,
             prefill=seq.group is None,
             sampling=seq.request.sampling,
-            output_index=seq.output_tokens,
+            output_index=seq.output_tokens + ahead,
         )
 
     def _retire(self, step_id: int) -> Flight:
         if not self._flights or self._flights[0].id != step_id:
             raise InvariantError(f"step {step_id} is not the oldest in flight")
         flight = self._flights.popleft()
-        flight.work.group.in_flight = False
+        flight.work.group.in_flight -= 1
         for seq, _, _ in flight.work.chunks:
             seq.in_flight -= 1
         if self._cache.fenced:

@@ -24,7 +24,7 @@ class DecodeGroup:
         self.number = number
         self.tick = 0  # steps completed
         self.size = 0  # members
-        self.in_flight = False  # a step with all of them
+        self.in_flight = 0  # steps with all of them
         self._block_size = block_size
         self._base = 0  # computed tokens of all members, less tick for each
         self._ends: dict[int, list[Sequence]] = {}  # those that left early too
@@ -70,8 +70,8 @@ class DecodeGroup:
         seq.leave()
 
     def growing(self) -> list[Sequence]:
-        """Members that need another block for the next step, in order of admission."""
-        return self._grows[self.tick % self._block_size]
+        """Members that need another block for the next step to be made, in order of admission."""
+        return self._grows[(self.tick + self.in_flight) % self._block_size]
 
     def growing_within(self, ticks: int) -> list[Sequence]:
         """Members that need a block in the next `ticks` steps, once for each, in the order of the steps."""
@@ -103,7 +103,8 @@ class DecodeGroup:
             if seq.grows_at < seq.ends_at:
                 require(seq in self._grows[seq.grows_at % self._block_size], "a decode will lack a block")
                 room = len(seq.table.blocks) * self._block_size - seq.computed
-                require(0 <= room <= self._block_size, "a decode has a block too many, or lacks one")
+                most = self._block_size + self.in_flight  # blocks for steps in flight are there already
+                require(0 <= room <= most, "a decode has a block too many, or lacks one")
                 growing += 1
         require(growing == sum(map(len, self._grows)), "one that does not decode is to get a block")
         require(sorted(self._ends_at) == sorted(self._ends), "ends and their order disagree")

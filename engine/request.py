@@ -19,7 +19,7 @@ class SamplingParams:
     `temperature` 0 is greedy. Otherwise temperature, then top-k (0: off), then top-p, then a Gumbel argmax
     with noise keyed by (seed, position): the same request gives the same tokens whatever the batch, the
     chunking or a preemption. `min_tokens` suppresses end-of-sequence until that many tokens are out;
-    `ignore_eos` for good.
+    `ignore_eos` for good. `logprobs`: with each token its logprob and those of the so many likeliest.
     """
 
     max_tokens: int = 16
@@ -29,6 +29,7 @@ class SamplingParams:
     top_p: float = 1.0
     seed: int = 0
     ignore_eos: bool = False
+    logprobs: int | None = None
 
 
 class Run(NamedTuple):

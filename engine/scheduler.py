@@ -100,6 +100,20 @@ class Scheduler:
                 chunks += self._admit(now, left)
         return Work(group, decodes, chunks) if decodes or chunks else None
 
+    def decodes_ahead(self, group: DecodeGroup) -> Work | None:
+        """The decodes of `group` once more, behind a step of theirs that is in flight.
+
+        None where it would differ from what is made after that step: somebody may end by length, be admitted,
+        join or be preempted. An end of sequence alone cannot be foreseen; that row is computed for nothing.
+        """
+        if not group.size or self.late or not self.idle_prefill or group.ticks_to_end <= 1:
+            return None
+        needy = group.growing()
+        if len(needy) > self._cache.available:
+            return None
+        self._grow(needy)
+        return Work(group, group.size, [])
+
     def reserve(self, seq: Sequence, now: float) -> int | None:
         """Take all blocks of a request whose KV comes from elsewhere: its cached tokens, None without room."""
         self._cache.match(seq.table, seq.prompt_length)
@@ -165,9 +179,9 @@ class Scheduler:
         if self._cache.retire(step_id):
             self._stuck = False
 
-    def release(self, seq: Sequence) -> None:
-        """Give back the blocks that an ended request kept."""
-        self._cache.release(seq.table, seq.computed)
+    def release(self, seq: Sequence, after: int | None = None) -> None:
+        """Give back the blocks that an ended request kept, once step `after` is retired if given."""
+        self._cache.release(seq.table, seq.computed, after)
         self._stuck = False
 
     def check_invariants(self, kept: list[Sequence]) -> None:

@@ -88,7 +88,7 @@ class Sequence:
     @property
     def busy(self) -> bool:
         """Whether a step in flight computes some of it."""
-        return self.in_flight > 0 or (self.group is not None and self.group.in_flight)
+        return self.in_flight > 0 or (self.group is not None and self.group.in_flight > 0)
 
     @property
     def output_tokens(self) -> int:

@@ -8,9 +8,12 @@ writes go there.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from engine.request import SamplingParams
+
+PREVIOUS = -1
+"""Stands for a token that nobody knows yet; see `StepRow`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,8 @@ class StepRow:
     block `blocks[p // block_size]` at offset `p % block_size`. A decode row has one token. `sample` says that
     the last query token's logits yield a new token, whose position is `start + len(tokens)`. `output_index`
     counts the output tokens before that one: a sampler must not yield end-of-sequence while it is under
-    `sampling.min_tokens`.
+    `sampling.min_tokens`. The token of a decode may be PREVIOUS: the one that the step before, still in flight,
+    samples for the same request.
     """
 
     request_id: str
@@ -48,12 +52,23 @@ class Step:
         return sum(len(row.tokens) for row in self.rows)
 
 
+class TokenLogprobs(NamedTuple):
+    """A sampled token's natural-log probability, and `(token, logprob)` of the likeliest ones, best first."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step produced: per row of the Step, the sampled token id, or None where `sample` was false."""
+    """What a step produced: per row of the Step, the sampled token id, or None where `sample` was false.
+
+    `logprobs`: likewise, None where a row did not ask; None altogether where none did.
+    """
 
     step_id: int
     tokens: tuple[int | None, ...]
+    logprobs: tuple[TokenLogprobs | None, ...] | None = None
 
 
 class Handle(Protocol):

@@ -33,6 +33,7 @@ class Driver:
         eos: frozenset[int] = frozenset(),
         max_preemptions: int = 3,
         seed: int | None = None,
+        overlap: bool = False,
     ) -> None:
         self.core = EngineCore(
             pool,
@@ -41,6 +42,7 @@ class Driver:
             eos_token_ids=eos,
             max_preemptions=max_preemptions,
             shuffle=None if seed is None else Random(seed),
+            overlap=overlap,
         )
         self.echo = EchoExecutor(num_blocks, pool.block_size, eos)
         self.outputs: dict[str, list[int]] = {}
