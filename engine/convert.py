@@ -1,17 +1,18 @@
 """GGUF to a Hugging-Face-style folder: tokenizer, config and bf16 weights, with numpy and no torch.
 
-Owns the reading of GGUF files. A folder fills up in two parts that can be asked for apart, `write_tokenizer`
-(all that analysis needs) and `write_weights`; every file appears in one rename, so that two processes may
-convert at once. `config.json` is written last of its part and marks it complete. It never downloads and never
-prints.
+Owns the names of GGUF's tensors and sizes. A folder fills up in two parts that can be asked for apart,
+`write_tokenizer` (all that analysis needs) and `write_weights`; every file appears in one rename, so that two
+processes may convert at once. `config.json` is written last of its part and marks it complete. It never
+downloads and never prints.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -19,12 +20,11 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from engine.errors import InputError, MachineError
-
-TOKENIZE_EXTRA = "pip install 'advise[tokenize]'"
+from engine.gguf_file import GgufFile, GgufTensor
+from engine.gguf_tokenizer import special_ids, tokenizer_of
+from engine.progress import Progress, Tenths
 
 _CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-_QUANTISATIONS = frozenset({"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"})
 _TOP_TENSORS = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -43,85 +43,49 @@ _LAYER_TENSORS = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-# Word splitters, by llama.cpp's names (`tokenizer.ggml.pre`); they differ in how digits group.
-_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_SPLITTERS = {"llama-bpe": _WORDS % "{1,3}", "qwen2": _WORDS % ""}
-_NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4
+_ROTARY_FACTORS = "rope_freqs.weight"
+# Llama 3.1's and 3.2's own; GGUF keeps the factors that come of them, not these numbers.
+_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+_PERMUTED = ("q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias")
 
 
-class Gguf:
-    """One open GGUF file: its metadata by key, and its tensors."""
+class Gguf(GgufFile):
+    """An open GGUF file of an architecture that is read."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            import gguf
-        except ImportError as error:
-            raise MachineError("cannot read GGUF files", why=str(error), hint=TOKENIZE_EXTRA) from None
-        try:
-            self._reader = gguf.GGUFReader(str(path))
-        except (ValueError, IndexError, OSError) as error:
-            raise InputError("not a usable GGUF file", where=str(path), why=str(error)) from None
-        self._dequantize: Callable[..., npt.NDArray[np.float32]] = gguf.dequantize
-        self.path = path
-        self.architecture = str(self.value("general.architecture"))
+        super().__init__(path)
+        self.architecture = self.text("general.architecture")
         if self.architecture not in _CLASSES:
-            raise self.unusable(f"architecture {self.architecture!r} is not one of {', '.join(_CLASSES)}")
+            raise self.unusable(f"architecture {self.architecture[:80]!r} is not one of {', '.join(_CLASSES)}")
+        parts = self.whole("split.count", 1, least=0)
+        if parts > 1:
+            raise self.unusable(f"it is one of {parts} parts of a model; gguf-split --merge joins them")
 
-    def value(self, key: str, default: Any = None) -> Any:
-        """A metadata value: str, number, or list; `default` where the file lacks it."""
-        field = self._reader.get_field(key)
-        return default if field is None else field.contents()
+    def size(self, key: str, default: int | None = None) -> int:
+        """A count of the architecture, such as `block_count`."""
+        return self.whole(f"{self.architecture}.{key}", default)
 
-    def required(self, key: str) -> Any:
-        """A metadata value that the file must have."""
-        value = self.value(key)
-        if value is None:
-            raise self.unusable(f"it lacks {key}")
-        return value
-
-    def size(self, key: str) -> Any:
-        """A required value of the architecture, such as `block_count`."""
-        return self.required(f"{self.architecture}.{key}")
-
-    def tensors(self) -> list[Any]:
-        """gguf's tensor records, in file order."""
-        return list(self._reader.tensors)
-
-    def floats(self, tensor: Any) -> npt.NDArray[np.float32]:
-        """A tensor's values, rows first."""
-        kind = tensor.tensor_type
-        if kind.name not in _QUANTISATIONS:
-            raise self.unusable(f"{tensor.name} is {kind.name}, not one of {', '.join(sorted(_QUANTISATIONS))}")
-        return self._dequantize(tensor.data, kind).astype(np.float32, copy=False)
-
-    def unusable(self, why: str) -> InputError:
-        """The error for a file that is sound but not for us."""
-        return InputError(
-            "cannot use this GGUF file",
-            where=str(self.path),
-            why=why,
-            hint="--model FOLDER with the model's safetensors",
-        )
+    @property
+    def head_dim(self) -> int:
+        """Width of a head."""
+        heads = self.size("attention.head_count")
+        return self.size("attention.key_length", max(1, self.size("embedding_length") // heads))
 
 
 def write_tokenizer(source: Gguf, folder: Path) -> None:
     """Write tokenizer.json, tokenizer_config.json and config.json (last) into `folder`."""
-    tokenizer = _tokenizer(source)
-    names: list[str] = source.required("tokenizer.ggml.tokens")
+    tokenizer = tokenizer_of(source)
+    names, ids = source.texts("tokenizer.ggml.tokens"), special_ids(source)
     config = _config(source, len(names))
-    roles = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
-    ids = {role: source.value(f"tokenizer.ggml.{key}_token_id") for role, key in roles.items()}
+    template = source.text("tokenizer.chat_template", "") or None
     tokenizer_config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        **{f"{role}_token": names[number] for role, number in ids.items() if number is not None},
-        "chat_template": source.value("tokenizer.chat_template"),
+        **{f"{role}_token": names[number] for role, number in ids.items()},
+        "chat_template": template,
         "model_max_length": config["max_position_embeddings"],
         "clean_up_tokenization_spaces": False,
     }
-    config |= {"bos_token_id": ids["bos"], "eos_token_id": ids["eos"]}
+    config |= {"bos_token_id": ids.get("bos"), "eos_token_id": ids.get("eos")}
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in (
         ("tokenizer.json", tokenizer.to_str()),
@@ -132,104 +96,95 @@ def write_tokenizer(source: Gguf, folder: Path) -> None:
             file.write(text.encode())
 
 
-def write_weights(source: Gguf, folder: Path) -> None:
+def write_weights(source: Gguf, folder: Path, progress: Progress | None = None) -> None:
     """Write model.safetensors (bf16, Hugging Face names, rows of q and k in half-rotation order) into `folder`.
 
     Streams tensor by tensor, so that it needs memory for one; safetensors' own writer wants them all at once.
     """
-    tensors = {_hugging_face_name(source, tensor.name): tensor for tensor in source.tensors()}
+    tensors = {
+        _hugging_face_name(source, name): tensor
+        for name, tensor in source.tensors.items()
+        if name != _ROTARY_FACTORS
+    }
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, tensor in tensors.items():
-        shape = [int(size) for size in reversed(tensor.shape)]
-        start, end = end, end + 2 * int(np.prod(shape))
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [start, end]}
+        start, end = end, end + 2 * tensor.elements
+        header[name] = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
+    tenths = Tenths("converting", end, progress)
     with _appearing(folder / "model.safetensors") as file:
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)
         for name, tensor in tensors.items():
             values = source.floats(tensor)
-            if source.architecture == "llama" and name.endswith(("q_proj.weight", "k_proj.weight")):
-                values = _half_rotation_rows(values, source.size("embedding_length"), source)
+            if source.architecture == "llama" and name.endswith(_PERMUTED):
+                values = _half_rotation_rows(values, tensor, source)
             file.write(_bfloat16(values).tobytes())
-
-
-def _tokenizer(source: Gguf) -> Any:
-    """A `tokenizers.Tokenizer` with the file's byte-level BPE."""
-    try:
-        from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
-    except ImportError as error:
-        raise MachineError("cannot build a tokenizer", why=str(error), hint=TOKENIZE_EXTRA) from None
-    kind, splitter = source.value("tokenizer.ggml.model"), source.value("tokenizer.ggml.pre", "default")
-    if kind != "gpt2":
-        raise source.unusable(f"its tokenizer is {kind!r}, only byte-level BPE ('gpt2') is read")
-    names: list[str] = source.required("tokenizer.ggml.tokens")
-    merges = [tuple(merge.split(" ", 1)) for merge in source.value("tokenizer.ggml.merges", [])]
-    vocabulary = {name: number for number, name in enumerate(names)}
-    tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=splitter == "llama-bpe"))
-    if splitter in _SPLITTERS:
-        before = [
-            pre_tokenizers.Split(Regex(_SPLITTERS[splitter]), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    elif splitter in ("smollm", "gpt-2", "default"):
-        before = [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
-        if splitter == "smollm":
-            before.insert(0, pre_tokenizers.Digits(individual_digits=True))
-    else:
-        raise source.unusable(f"its word splitter {splitter!r} is not known")
-    if splitter == "qwen2":
-        tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(before)
-    tokenizer.decoder = decoders.ByteLevel()
-    types = source.value("tokenizer.ggml.token_type", [_NORMAL] * len(names))
-    added = [
-        AddedToken(name, special=kind == _CONTROL, normalized=False)
-        for name, kind in zip(names, types, strict=True)
-        if kind in (_CONTROL, _USER_DEFINED)
-    ]
-    tokenizer.add_tokens(added)
-    if source.value("tokenizer.ggml.add_bos_token", splitter == "llama-bpe"):
-        _prepend_bos(tokenizer, names[source.value("tokenizer.ggml.bos_token_id")])
-    return tokenizer
-
-
-def _prepend_bos(tokenizer: Any, bos: str) -> None:
-    from tokenizers import processors
-
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=[bos, "$A"], pair=[bos, "$A", "$B"], special_tokens=[(bos, tokenizer.token_to_id(bos))]
-    )
+            tenths.add(2 * tensor.elements)
 
 
 def _config(source: Gguf, vocabulary: int) -> dict[str, Any]:
     """config.json in transformers' terms."""
-    heads = int(source.size("attention.head_count"))
-    hidden = int(source.size("embedding_length"))
-    tensors = {tensor.name for tensor in source.tensors()}
-    if "rope_freqs.weight" in tensors or source.value(f"{source.architecture}.rope.scaling.type"):
-        raise source.unusable("scaled rotary embeddings are read from safetensors folders only")
-    return {
-        "architectures": [_CLASSES[source.architecture]],
-        "model_type": source.architecture,
+    prefix, heads = source.architecture, source.size("attention.head_count")
+    embeddings = source.tensors.get("token_embd.weight")
+    theta = float(source.number(f"{prefix}.rope.freq_base", 10000.0, least=1, most=1e12))
+    epsilon = source.number(f"{prefix}.attention.layer_norm_rms_epsilon", most=1)
+    config = {
+        "architectures": [_CLASSES[prefix]],
+        "model_type": prefix,
         "hidden_act": "silu",
-        "num_hidden_layers": int(source.size("block_count")),
-        "hidden_size": hidden,
+        "num_hidden_layers": source.size("block_count"),
+        "hidden_size": source.size("embedding_length"),
         "num_attention_heads": heads,
-        "num_key_value_heads": int(source.value(f"{source.architecture}.attention.head_count_kv", heads)),
-        "head_dim": int(source.value(f"{source.architecture}.attention.key_length", hidden // heads)),
-        "intermediate_size": int(source.size("feed_forward_length")),
-        "vocab_size": vocabulary,
-        "max_position_embeddings": int(source.size("context_length")),
-        "rope_theta": float(source.value(f"{source.architecture}.rope.freq_base", 10000.0)),
+        "num_key_value_heads": source.size("attention.head_count_kv", heads),
+        "head_dim": source.head_dim,
+        "intermediate_size": source.size("feed_forward_length"),
+        # Some models have more embeddings than their tokenizer has tokens.
+        "vocab_size": max(vocabulary, embeddings.shape[0] if embeddings else 0),
+        "max_position_embeddings": source.size("context_length"),
+        "rope_theta": theta,
         # The file holds a float32; its shortest decimal is the number that was meant.
-        "rms_norm_eps": float(str(np.float32(source.size("attention.layer_norm_rms_epsilon")))),
-        "tie_word_embeddings": "output.weight" not in tensors,
-        "attention_bias": "blk.0.attn_q.bias" in tensors,
+        "rms_norm_eps": float(str(np.float32(epsilon))),
+        "tie_word_embeddings": "output.weight" not in source.tensors,
+        "attention_bias": "blk.0.attn_q.bias" in source.tensors,
+        "mlp_bias": "blk.0.ffn_gate.bias" in source.tensors,
         "torch_dtype": "bfloat16",
     }
+    scaling = _rope_scaling(source, theta)
+    if scaling is not None:
+        config["rope_scaling"] = scaling
+    window = source.whole(f"{prefix}.attention.sliding_window", 0, least=0)
+    if prefix == "llama" and window:
+        config |= {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": window}
+    return config
+
+
+def _rope_scaling(source: Gguf, theta: float) -> dict[str, Any] | None:
+    kind = source.text(f"{source.architecture}.rope.scaling.type", "none")
+    factors = source.tensors.get(_ROTARY_FACTORS)
+    if kind == "linear" and factors is None:
+        factor = source.number(f"{source.architecture}.rope.scaling.factor", least=1e-6, most=1e6)
+        return {"rope_type": "linear", "factor": float(factor)}
+    if kind != "none":
+        raise source.unusable(f"rotary scaling {kind[:40]!r} is read from safetensors folders only")
+    return None if factors is None else _llama3_scaling(source, factors, theta)
+
+
+def _llama3_scaling(source: Gguf, tensor: GgufTensor, theta: float) -> dict[str, Any]:
+    """Llama 3's settings, if they give the file's factors: by how much each pair's frequency is divided."""
+    found = source.floats(tensor).ravel()
+    factor = float(found.max())
+    pairs = np.arange(0, source.head_dim, 2) / source.head_dim
+    turns = _LLAMA3["original_max_position_embeddings"] * theta**-pairs / (2 * math.pi)
+    low, high = _LLAMA3["low_freq_factor"], _LLAMA3["high_freq_factor"]
+    blend = ((turns - low) / (high - low)).clip(0, 1)
+    if factor <= 0 or found.shape != pairs.shape:
+        raise source.unusable(f"{_ROTARY_FACTORS} does not fit its heads")
+    if not np.allclose(found, 1 / ((1 - blend) / factor + blend), rtol=1e-4, atol=0):
+        raise source.unusable("its rotary scaling is not Llama 3's; it is read from safetensors folders only")
+    return {"rope_type": "llama3", "factor": factor, **_LLAMA3}
 
 
 def _hugging_face_name(source: Gguf, name: str) -> str:
@@ -239,18 +194,19 @@ def _hugging_face_name(source: Gguf, name: str) -> str:
     prefix, _, rest = stem.partition(".")
     layer, _, part = rest.partition(".")
     if prefix != "blk" or part not in _LAYER_TENSORS:
-        raise source.unusable(f"it holds a tensor that this engine has no place for, {name}")
+        raise source.unusable(f"it holds a tensor that this engine has no place for, {name[:80]}")
     return f"model.layers.{layer}.{_LAYER_TENSORS[part]}.{kind}"
 
 
-def _half_rotation_rows(values: npt.NDArray[np.float32], hidden: int, source: Gguf) -> npt.NDArray[np.float32]:
+def _half_rotation_rows(
+    values: npt.NDArray[np.float32], tensor: GgufTensor, source: Gguf
+) -> npt.NDArray[np.float32]:
     """Undo GGUF's row order for interleaved rotary: rows (pair, half) of each head back to (half, pair)."""
-    rows = values.shape[0]
-    head_dim = int(
-        source.value("llama.attention.key_length", hidden // int(source.size("attention.head_count")))
-    )
+    rows, head_dim = tensor.shape[0], source.head_dim
+    if rows % head_dim or head_dim % 2:
+        raise source.unusable(f"{tensor.name[:80]} has {rows} rows for heads of {head_dim}")
     paired = values.reshape(rows // head_dim, head_dim // 2, 2, -1)
-    return paired.swapaxes(1, 2).reshape(rows, -1)
+    return paired.swapaxes(1, 2).reshape(tensor.shape)
 
 
 def _bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:

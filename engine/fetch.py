@@ -13,11 +13,13 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from engine.convert import Gguf, write_tokenizer, write_weights
 from engine.errors import InputError, MachineError
+from engine.progress import QUIET_BYTES
+from engine.progress import Progress as Progress
 from engine.resources import user_cache
 
 EMBEDDED_NAME = "smollm2-135m-instruct"
@@ -28,29 +30,35 @@ _BYTES = 98_362_432
 _SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
-
-Progress = Callable[[str], None]
+# Mistral's repositories hold their weights twice.
+_HUB_COPIES = ["consolidated*"]
 
 
 def model_folder(
-    source: str | None, *, fetch: bool, weights: bool = True, progress: Progress | None = None
+    source: str | None,
+    *,
+    fetch: bool,
+    weights: bool = True,
+    tokenizer: bool = True,
+    progress: Progress | None = None,
 ) -> Path:
     """Folder with config.json, tokenizer.json, tokenizer_config.json and, if `weights`, safetensors.
 
     `source`: None for the embedded model, else a local folder, a GGUF file or a hub name `org/name`. `fetch`
-    allows a download. `progress` gets one line of talk at a time. Raises MachineError where the files are not
-    on this machine, InputError where they are and cannot be used.
+    allows a download. Without `tokenizer` a folder may lack that (dummy weights need the shape alone).
+    `progress` gets one line of talk at a time. Raises MachineError where the files are not on this machine,
+    InputError where they are and cannot be used.
     """
     say = progress or (lambda _line: None)
     if source is None:
         return _embedded(fetch, weights, say)
     path = Path(source).expanduser()
     if path.is_dir():
-        return _checked(path, weights)
+        return _checked(path, weights, tokenizer)
     if path.is_file():
         return _converted(path, weights, say)
     if _HUB_NAME.fullmatch(source) and not path.parent.is_dir():
-        return _checked(_from_hub(source, fetch, weights, say), weights)
+        return _checked(_from_hub(source, fetch, weights, say), weights, tokenizer)
     raise InputError("no such model", where=source, why="not a folder, a GGUF file or a hub name org/name")
 
 
@@ -130,7 +138,7 @@ def _convert(path: Path, folder: Path, weights: bool, say: Progress) -> None:
     source = Gguf(path)
     write_tokenizer(source, folder)
     if weights:
-        write_weights(source, folder)
+        write_weights(source, folder, say)
 
 
 def _from_hub(name: str, fetch: bool, weights: bool, say: Progress) -> Path:
@@ -144,7 +152,14 @@ def _from_hub(name: str, fetch: bool, weights: bool, say: Progress) -> Path:
         say(f"fetching {name} from the Hugging Face hub")
     files = _HUB_FILES if weights else [pattern for pattern in _HUB_FILES if pattern != "*.safetensors"]
     try:
-        return Path(snapshot_download(name, allow_patterns=files, local_files_only=not fetch))
+        folder = snapshot_download(
+            name,
+            allow_patterns=files,
+            ignore_patterns=_HUB_COPIES,
+            local_files_only=not fetch,
+            tqdm_class=_bar(name, say),
+        )
+        return Path(folder)
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise MachineError(
             f"the hub model {name} is not on this machine",
@@ -153,13 +168,39 @@ def _from_hub(name: str, fetch: bool, weights: bool, say: Progress) -> Path:
         ) from None
 
 
+def _bar(name: str, say: Progress) -> type[Any]:
+    """A progress bar for the hub's library that says a line for every tenth, and draws nothing.
+
+    The library may have several bars over the same bytes, whose total grows as it learns the sizes of files;
+    the one that is ahead speaks.
+    """
+    from tqdm.auto import tqdm  # type: ignore[import-untyped]
+
+    said = 0
+
+    class Lines(tqdm):  # type: ignore[misc] # tqdm is not typed
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **(options | {"disable": True}))
+            self._of_bytes = options.get("unit") == "B"
+
+        def update(self, n: float | None = 1) -> None:
+            nonlocal said
+            self.n += n or 0
+            total = self.total or 0
+            if self._of_bytes and total >= QUIET_BYTES and self.n * 10 // total > said:
+                said = int(self.n * 10 // total)
+                say(f"fetching {name}: {self.n / 1e9:.1f} of {total / 1e9:.1f} GB")
+
+    return Lines
+
+
 def _complete(folder: Path, weights: bool) -> bool:
     """Whether a conversion is done; config.json is written last of the tokenizer's part."""
     return (folder / "config.json").is_file() and (not weights or (folder / "model.safetensors").is_file())
 
 
-def _checked(folder: Path, weights: bool) -> Path:
-    wanted = ["config.json", "tokenizer.json"]
+def _checked(folder: Path, weights: bool, tokenizer: bool) -> Path:
+    wanted = ["config.json"] + ["tokenizer.json"] * tokenizer
     missing = [name for name in wanted if not (folder / name).is_file()]
     if weights and not any(folder.glob("*.safetensors")):
         missing.append("*.safetensors")

@@ -53,8 +53,16 @@ _LAYER_TYPES = frozenset(("full_attention", "sliding_attention", "chunked_attent
 def shape_of_config(config: Json) -> ModelShape:
     """The sizes in the dictionary of a `config.json`; of a model with vision, those of its text half.
 
-    Raises InputError where a size is missing or the architecture is none that a ModelShape describes.
+    Raises InputError where a size is missing or none, or the architecture is none that a ModelShape describes.
     """
+    try:
+        return _shape(config)
+    except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
+        # The file is foreign: any of its values may be of another kind than its key says.
+        raise InputError("config.json makes no sense", why=f"{type(error).__name__}: {error}"[:200]) from None
+
+
+def _shape(config: Json) -> ModelShape:
     text = _text_half(config)
     _refuse(text)
     family = str(text.get("model_type", ""))
@@ -123,8 +131,11 @@ def _cannot(message: str, why: str) -> InputError:
 
 def _size(text: Json, name: str) -> int:
     for key in _NAMES[name]:
-        if text.get(key) is not None:
-            return int(text[key])
+        value = text.get(key)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**31:
+            return value
+        if value is not None:
+            raise ValueError(f"{key} is {str(value)[:40]}")
     raise InputError(
         f"config.json has no {_NAMES[name][0]}", why="the sizes of a decoder-only model are needed"
     )
@@ -223,7 +234,8 @@ def _latent(text: Json) -> Latent | None:
 
 def _window(text: Json, family: str, layers: int) -> Window | None:
     size = text.get("sliding_window") or text.get("attention_chunk_size")
-    if not size or text.get("use_sliding_window") is False:
+    # Qwen's files name a window that is unused unless they say so.
+    if not size or not text.get("use_sliding_window", family not in ("qwen2", "qwen3")):
         return None
     if text.get("layer_types"):
         count = sum(kind != "full_attention" for kind in text["layer_types"])

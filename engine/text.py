@@ -11,14 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jinja2
-import jinja2.ext
-import jinja2.nodes
-import jinja2.parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-from engine.convert import TOKENIZE_EXTRA
+from engine.chat_template import ChatTemplate
 from engine.errors import InputError, MachineError
+from engine.gguf_file import TOKENIZE_EXTRA
 
 if TYPE_CHECKING:
     import tokenizers
@@ -26,6 +21,16 @@ if TYPE_CHECKING:
 Message = Mapping[str, Any]
 
 _SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+
+
+def _byte_letters() -> dict[str, int]:
+    """The letters that byte-level BPE (GPT-2) writes bytes with: themselves if printable, else from 256 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+_BYTE_OF = _byte_letters()
 
 
 class Tokenizer:
@@ -41,12 +46,13 @@ class Tokenizer:
         eos_token_ids: frozenset[int],
     ) -> None:
         self._backend = backend
-        self._special_names = dict(special_names)
-        self._template = None if chat_template is None else _environment().from_string(chat_template)
+        self._template = None if chat_template is None else ChatTemplate(chat_template, special_names, name)
         self.name = name
         self.eos_token_ids = eos_token_ids
         added = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(number for number, token in added.items() if token.special)
+        self._added_ids = frozenset(added)
+        self._byte_level = "ByteLevel" in str(json.loads(backend.to_str())["decoder"])
 
     @classmethod
     def load(cls, folder: Path, *, name: str | None = None) -> Tokenizer:
@@ -108,18 +114,7 @@ class Tokenizer:
         if self._template is None:
             hint = "/v1/completions takes plain prompts"
             raise InputError("this model has no chat template", where=self.name, hint=hint)
-        try:
-            return self._template.render(
-                messages=messages,
-                tools=tools,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                **self._special_names,
-            )
-        except (jinja2.TemplateError, TypeError) as error:
-            # Only the kind: the words of a template error may quote the prompt.
-            why = f"the template raised {type(error).__name__}"
-            raise InputError("the chat template refuses these messages", where=self.name, why=why) from None
+        return self._template.render(messages, tools, add_generation_prompt=add_generation_prompt)
 
     def encode_chat(
         self,
@@ -148,6 +143,25 @@ class Tokenizer:
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """Text of token ids; bytes that are not UTF-8 become U+FFFD."""
         return self._backend.decode(list(ids), skip_special_tokens=skip_special)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token says: the UTF-8 of its text, or of a part of a character. Special tokens by name.
+
+        Vocabularies word bytes in one of two ways: byte-level BPE as a letter a byte, SentencePiece as
+        `<0xNN>`, with U+2581 for a space. An id without a token says nothing.
+        """
+        token = self._backend.id_to_token(token_id)
+        if token is None:
+            return b""
+        if token_id in self._added_ids:
+            return token.encode()
+        if self._byte_level:
+            return b"".join(
+                [bytes([_BYTE_OF[letter]]) if letter in _BYTE_OF else letter.encode() for letter in token]
+            )
+        if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
+            return bytes([int(token[3:5], 16)])
+        return token.replace("\u2581", " ").encode()
 
     def stream(self) -> TextStream:
         """A detokenizer for one output, token by token."""
@@ -192,34 +206,6 @@ class TextStream:
             return ""
         self._context, self._emitted = self._emitted, len(self._ids)
         return text[len(before) :]
-
-
-class _GenerationTag(jinja2.ext.Extension):
-    """`{% generation %}` marks the assistant's words for training; for a prompt it means nothing."""
-
-    tags: set[str] = {"generation"}  # noqa: RUF012 (as jinja2 declares it)
-
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    """The sandbox that transformers renders chat templates in, less its clock."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    return environment
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
-def _raise_exception(message: str) -> None:
-    raise jinja2.TemplateError(message)
 
 
 def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:

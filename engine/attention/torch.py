@@ -1,9 +1,9 @@
 """Attention over paged KV in plain torch: the CPU backend, and the oracle for faster ones.
 
 Owns the KV pool. A step's decode rows are gathered into padded groups and attended together; each prefill row
-is attended alone, its chunk's queries only. Positions beyond a row's length are never read as numbers: their
-keys and values are zeroed after the gather, so that NaN in an unused slot cannot leak through 0 x NaN
-(vllm#47305).
+is attended alone, its chunk's queries only. No slot that holds no token of its row is read as a number: the
+rest of a row's last block is zeroed, and what pads a shorter row is that block again, so that NaN left in
+memory cannot leak through 0 x NaN (vllm#47305).
 """
 
 from __future__ import annotations
@@ -20,26 +20,36 @@ from engine.step import StepRow
 _PADDING_LIMIT = 2.0
 """Longest over mean length in a decode group; beyond it the gather copies mostly padding."""
 
+_Indexed = list[tuple[int, StepRow]]  # rows of one token, with where their token stands in the step
+
 
 @dataclass(frozen=True, slots=True)
 class DecodeGroup:
     """Decode rows of similar length that attend as one batch."""
 
-    tokens: torch.Tensor  # [rows] where each row's query token stands in the step
-    blocks: torch.Tensor  # [rows * longest], short rows padded with the trash block
+    tokens: slice | torch.Tensor  # [rows] where each row's query token stands in the step
+    rows: int
+    blocks: torch.Tensor  # [rows * longest], short rows padded with their own last block
     mask: torch.Tensor  # [rows, 1, 1, slots] 0 or -inf
-    beyond: torch.Tensor  # [n] slots past a row's length, of rows * slots
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillRow:
-    """One sequence's chunk of queries, over its whole context."""
+    """One sequence's chunk of queries, over its context."""
 
     first: int
     last: int  # tokens [first, last) of the step
-    length: int  # positions in KV, these tokens included
-    blocks: torch.Tensor  # [blocks]
-    mask: torch.Tensor | None  # [queries, length] 0 or -inf; None where plain causal masking is right
+    keys: int  # positions that are attended to, these tokens included
+    blocks: torch.Tensor | None  # [blocks]; None: there is no context, the chunk is all
+    mask: torch.Tensor | None  # [queries, keys] 0 or -inf; None where plain causal masking is right
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """How the rows of a step attend in the layers of one window."""
+
+    decodes: tuple[DecodeGroup, ...]
+    prefills: tuple[PrefillRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +57,30 @@ class TorchMeta:
     """One step's index tensors."""
 
     slots: torch.Tensor  # [tokens] where to store each token
-    decodes: tuple[DecodeGroup, ...]
-    prefills: tuple[PrefillRow, ...]
+    tails: torch.Tensor  # [n] slots past the end of decode rows, in their last blocks
+    by_window: dict[int, Rows]
 
 
 class TorchAttention:
-    """`AttentionBackend` on torch tensors; the pool takes 2 * layers * num_blocks * block_size * kv size."""
+    """`AttentionBackend` on torch tensors; the pool takes 2 * layers * num_blocks * block_size * kv size.
 
-    def __init__(self, shape: ModelShape, *, num_blocks: int, block_size: int, dtype: torch.dtype) -> None:
+    `shape` has the head counts of this rank; `windows` a layer's sliding window, tokens, 0 for none.
+    """
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        *,
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        windows: Sequence[int] = (),
+    ) -> None:
         self._block_size = block_size
         self._kv_heads = shape.kv_heads
         self._head_dim = shape.head_dim
         self._dtype = dtype
+        self._windows = tuple(windows) or (0,) * shape.layers
         # Not zeroed: unwritten slots are never read as numbers, and memory is taken only as blocks are used.
         self.pool = torch.empty(
             shape.layers, 2, num_blocks, block_size, shape.kv_heads, shape.head_dim, dtype=dtype
@@ -73,18 +95,25 @@ class TorchAttention:
         """See `AttentionBackend.plan`."""
         size = self._block_size
         slots: list[int] = []
-        decodes: list[tuple[int, StepRow]] = []
-        prefills: list[PrefillRow] = []
+        tails: list[int] = []
+        decodes: _Indexed = []
+        prefills: _Indexed = []
         for row in rows:
-            first = len(slots)
-            length = row.start + len(row.tokens)
+            first, length = len(slots), row.start + len(row.tokens)
             slots += [row.blocks[p // size] * size + p % size for p in range(row.start, length)]
             if len(row.tokens) == 1:
                 decodes.append((first, row))
+                tails += range(slots[-1] + 1, (slots[-1] // size + 1) * size)
             else:
-                prefills.append(self._prefill(row, first, length))
-        groups = tuple(self._group(group) for group in _similar(decodes))
-        return TorchMeta(torch.tensor(slots), groups, tuple(prefills))
+                prefills.append((first, row))
+        by_window = {
+            window: Rows(
+                tuple(self._group(group, window) for group in _similar(decodes)),
+                tuple(self._prefill(row, first, window) for first, row in prefills),
+            )
+            for window in dict.fromkeys(self._windows)
+        }
+        return TorchMeta(torch.tensor(slots), torch.tensor(tails, dtype=torch.int64), by_window)
 
     def attend(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, meta: TorchMeta
@@ -93,40 +122,57 @@ class TorchAttention:
         key_slots, value_slots = self._by_slot[layer]
         key_slots.index_copy_(0, meta.slots, k)
         value_slots.index_copy_(0, meta.slots, v)
+        if len(meta.tails):
+            key_slots.index_fill_(0, meta.tails, 0)
+            value_slots.index_fill_(0, meta.tails, 0)
+        rows = meta.by_window[self._windows[layer]]
+        if len(rows.decodes) == 1 and rows.decodes[0].rows == len(q):
+            return self._decode(layer, q, rows.decodes[0])
         out = torch.empty_like(q)
-        for group in meta.decodes:
-            out.index_copy_(0, group.tokens, self._decode(layer, q, group))
-        for row in meta.prefills:
-            out[row.first : row.last] = self._prefill_row(layer, q[row.first : row.last], row)
+        for group in rows.decodes:
+            out[group.tokens] = self._decode(layer, q[group.tokens], group)
+        for row in rows.prefills:
+            part = slice(row.first, row.last)
+            self._prefill_row(layer, q[part], k[part], v[part], row, out[part])
         return out
 
     def _decode(self, layer: int, q: torch.Tensor, group: DecodeGroup) -> torch.Tensor:
-        rows, heads = len(group.tokens), q.shape[1]
+        """q: [rows, heads, head_dim], and so is the result."""
         keys, values = self._gather(layer, group.blocks)
-        keys.index_fill_(0, group.beyond, 0)
-        values.index_fill_(0, group.beyond, 0)
         # The query heads of one KV head are rows of one matrix: no copy of K and V per query head.
-        grouped = q.index_select(0, group.tokens).view(rows, self._kv_heads, -1, self._head_dim)
         out = scaled_dot_product_attention(
-            grouped,  # [rows, kv_heads, heads / kv_heads, head_dim]
-            keys.view(rows, -1, self._kv_heads, self._head_dim).transpose(1, 2),
-            values.view(rows, -1, self._kv_heads, self._head_dim).transpose(1, 2),
+            q.view(group.rows, self._kv_heads, -1, self._head_dim),  # [rows, kv_heads, group, head_dim]
+            keys.view(group.rows, -1, self._kv_heads, self._head_dim).transpose(1, 2),
+            values.view(group.rows, -1, self._kv_heads, self._head_dim).transpose(1, 2),
             attn_mask=group.mask,
         )
-        return out.reshape(rows, heads, self._head_dim)
+        return out.reshape(q.shape)
 
-    def _prefill_row(self, layer: int, q: torch.Tensor, row: PrefillRow) -> torch.Tensor:
-        queries, heads, head_dim = q.shape
-        keys, values = self._gather(layer, row.blocks)
-        group = heads // self._kv_heads
-        out = scaled_dot_product_attention(
-            q.view(queries, self._kv_heads, group, head_dim).permute(1, 2, 0, 3),
-            keys[: row.length].transpose(0, 1).unsqueeze(1).expand(-1, group, -1, -1),
-            values[: row.length].transpose(0, 1).unsqueeze(1).expand(-1, group, -1, -1),
+    def _prefill_row(
+        self,
+        layer: int,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        row: PrefillRow,
+        out: torch.Tensor,
+    ) -> None:
+        """q and out: [queries, heads, head_dim]; k, v: the chunk's own, [queries, kv_heads, head_dim]."""
+        if row.blocks is not None:
+            k, v = (gathered[: row.keys] for gathered in self._gather(layer, row.blocks))
+        if self._dtype.itemsize < 4:
+            # torch's kernel for 16 bits converts tile by tile, and takes half as long again.
+            q, k, v = q.float(), k.float(), v.float()
+        queries, group = len(q), q.shape[1] // self._kv_heads
+        grouped = (queries, self._kv_heads, group, self._head_dim)
+        attended = scaled_dot_product_attention(
+            q.view(grouped).permute(1, 2, 0, 3),
+            k.transpose(0, 1).unsqueeze(1).expand(-1, group, -1, -1),
+            v.transpose(0, 1).unsqueeze(1).expand(-1, group, -1, -1),
             attn_mask=row.mask,
             is_causal=row.mask is None,
-        )  # [kv_heads, heads / kv_heads, queries, head_dim]
-        return out.permute(2, 0, 1, 3).reshape(queries, heads, head_dim)
+        )  # [kv_heads, group, queries, head_dim]
+        out.view(grouped).copy_(attended.permute(2, 0, 1, 3))
 
     def _gather(self, layer: int, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Copies of blocks' keys and values, each [blocks * block_size, kv_heads, head_dim].
@@ -142,32 +188,63 @@ class TorchAttention:
         )
         return keys, values
 
-    def _group(self, members: Sequence[tuple[int, StepRow]]) -> DecodeGroup:
-        lengths = torch.tensor([[row.start + 1] for _, row in members])
-        longest = -(-int(lengths.max()) // self._block_size)
-        table = [block for _, row in members for block in _padded(row.blocks, longest)]
-        beyond = torch.arange(longest * self._block_size) >= lengths  # [rows, slots]
-        mask = torch.zeros(beyond.shape, dtype=self._dtype).masked_fill_(beyond, -torch.inf)
+    def _group(self, members: _Indexed, window: int) -> DecodeGroup:
+        size = self._block_size
+        skipped = [_first_block(row.start, window, size) for _, row in members]
+        used = [row.blocks[k : row.start // size + 1] for k, (_, row) in zip(skipped, members, strict=True)]
+        longest = max(len(blocks) for blocks in used)
+        table = [block for blocks in used for block in blocks + blocks[-1:] * (longest - len(blocks))]
+        # Positions in the gathered blocks of a row's query, which is the last that it sees.
+        last = torch.tensor([[row.start - k * size] for k, (_, row) in zip(skipped, members, strict=True)])
+        positions = torch.arange(longest * size)  # [slots]
+        hidden = positions > last  # [rows, slots]
+        if window:
+            hidden |= positions <= last - window
         return DecodeGroup(
-            torch.tensor([first for first, _ in members]),
+            _span([token for token, _ in members]),
+            len(members),
             torch.tensor(table),
-            mask[:, None, None, :],
-            beyond.flatten().nonzero().squeeze(1),
+            _additive(hidden, self._dtype)[:, None, None, :],
         )
 
-    def _prefill(self, row: StepRow, first: int, length: int) -> PrefillRow:
+    def _prefill(self, row: StepRow, token: int, window: int) -> PrefillRow:
+        size, queries = self._block_size, len(row.tokens)
+        skipped = _first_block(row.start, window, size)
+        start = row.start - skipped * size
+        keys = start + queries
         mask = None
-        if row.start:
+        if start or 0 < window < queries:
             # Lower-right aligned: query i of the chunk sees the context and the chunk up to itself.
-            ahead = torch.ones(len(row.tokens), length, dtype=torch.bool).triu_(row.start + 1)
-            mask = torch.zeros(ahead.shape, dtype=self._dtype).masked_fill_(ahead, -torch.inf)
-        used = -(-length // self._block_size)
-        return PrefillRow(first, first + len(row.tokens), length, torch.tensor(row.blocks[:used]), mask)
+            hidden = torch.ones(queries, keys, dtype=torch.bool).triu_(start + 1)
+            if window:
+                hidden |= torch.ones(queries, keys, dtype=torch.bool).tril_(start - window)
+            mask = _additive(hidden, torch.promote_types(self._dtype, torch.float32))
+        blocks = torch.tensor(row.blocks[skipped : -(-(row.start + queries) // size)]) if start else None
+        return PrefillRow(token, token + queries, keys, blocks, mask)
 
 
-def _similar(decodes: list[tuple[int, StepRow]]) -> list[list[tuple[int, StepRow]]]:
-    """Split decode rows, longest first, so that no group's longest is over twice its mean."""
-    groups: list[list[tuple[int, StepRow]]] = []
+def _first_block(start: int, window: int, block_size: int) -> int:
+    """The first block that a query at position `start`, and so any after it, sees."""
+    return max(0, start - window + 1) // block_size if window else 0
+
+
+def _additive(hidden: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -torch.inf)
+
+
+def _span(tokens: list[int]) -> slice | torch.Tensor:
+    """An index of these tokens of a step: a slice, which copies nothing, where they follow each other."""
+    if tokens == list(range(tokens[0], tokens[-1] + 1)):
+        return slice(tokens[0], tokens[-1] + 1)
+    return torch.tensor(tokens)
+
+
+def _similar(decodes: _Indexed) -> list[_Indexed]:
+    """Split decode rows so that no group's longest is over twice its mean: longest first, or as they are."""
+    lengths = [row.start + 1 for _, row in decodes]
+    if not decodes or max(lengths) * len(decodes) <= _PADDING_LIMIT * sum(lengths):
+        return [decodes] if decodes else []
+    groups: list[_Indexed] = []
     longest = total = 0
     for member in sorted(decodes, key=lambda member: member[1].start, reverse=True):
         length = member[1].start + 1
@@ -178,7 +255,3 @@ def _similar(decodes: list[tuple[int, StepRow]]) -> list[list[tuple[int, StepRow
             groups.append([member])
             longest = total = length
     return groups
-
-
-def _padded(blocks: tuple[int, ...], size: int) -> tuple[int, ...]:
-    return blocks[:size] + (0,) * (size - len(blocks))

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 import torch
 from helpers.tiny_gguf import write_tiny_gguf
-from helpers.tiny_model import LLAMA, QWEN2, QWEN3, write_tiny_model
+from helpers.tiny_model import FAMILIES, LLAMA, write_tiny_model
 from safetensors.torch import load_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from engine.convert import Gguf, write_tokenizer, write_weights
 from engine.errors import InputError
-from engine.model.load import load_decoder
+from engine.model.load import load_model
+from engine.model.supported import rope_settings, supported_model
 from engine.text import Tokenizer as EngineTokenizer
 
 CORPUS = ["the cat sat on the mat in 2024, don't it?", "naïve café 12 34 567 <eot>", "a\n\n  b\r\n\tc"] * 3
@@ -76,9 +77,10 @@ def converted(path: Path, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("config", [LLAMA, QWEN2, QWEN3], ids=lambda config: config["model_type"])
-def test_a_float_file_gives_back_every_weight(config: dict[str, object], tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["llama", "llama, biases", "qwen2", "qwen3"])
+def test_a_float_file_gives_back_every_weight(family: str, tmp_path: Path) -> None:
     """GGUF stores q and k rows permuted for Llama only; bf16 rounding is torch's."""
+    config = FAMILIES[family]
     original = write_tiny_model(tmp_path / "original", config)
     path = write_tiny_gguf(tmp_path / "tiny.gguf", original, tokenizer=trained("smollm"))
     folder = converted(path, tmp_path / "folder")
@@ -89,7 +91,7 @@ def test_a_float_file_gives_back_every_weight(config: dict[str, object], tmp_pat
     kept = json.loads((folder / "config.json").read_text())
     written = {key: config[key] for key in config if key not in ("bos_token_id", "vocab_size")}
     assert {key: kept[key] for key in written} == written
-    load_decoder(write_vocabulary(folder, original), torch.float32)
+    load_model(write_vocabulary(folder, original), torch.float32)
 
 
 def write_vocabulary(folder: Path, original: Path) -> Path:
@@ -100,7 +102,7 @@ def write_vocabulary(folder: Path, original: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1"])
+@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
 def test_quantised_matrices_come_out_as_ggml_defines_them(kind: str, tmp_path: Path) -> None:
     config = LLAMA | {"hidden_size": 192, "intermediate_size": 128}
     original = write_tiny_model(tmp_path / "original", config)
@@ -159,8 +161,8 @@ def test_beginning_of_sequence_as_the_file_says(tmp_path: Path) -> None:
     ("metadata", "why"),
     [
         ({"pre": "deepseek-llm"}, "word splitter 'deepseek-llm'"),
-        ({"tokenizer_model": "llama"}, "its tokenizer is 'llama'"),
-        ({"rope_scaling_type": gguf.RopeScalingType.YARN}, "scaled rotary"),
+        ({"tokenizer_model": "t5"}, "its tokenizer is 't5', not one of gpt2, llama"),
+        ({"rope_scaling_type": gguf.RopeScalingType.YARN}, "rotary scaling 'yarn'"),
     ],
 )
 def test_what_would_answer_wrongly_is_refused(
@@ -178,14 +180,51 @@ def test_what_would_answer_wrongly_is_refused(
     assert not (tmp_path / "folder" / "config.json").exists()
 
 
+def test_linear_scaling_and_windows_are_carried_over(tmp_path: Path) -> None:
+    original = write_tiny_model(tmp_path / "original")
+    path = write_tiny_gguf(
+        tmp_path / "tiny.gguf",
+        original,
+        tokenizer=trained("smollm"),
+        rope_scaling_type=gguf.RopeScalingType.LINEAR,
+        rope_scaling_factor=4.0,
+        sliding_window=40,
+    )
+    write_tokenizer(Gguf(path), tmp_path / "folder")
+    found = supported_model(tmp_path / "folder")
+    assert found.architecture == "MistralForCausalLM"
+    assert found.windows == (40, 40)
+    assert rope_settings(found.config) == ("linear", {"rope_type": "linear", "factor": 4.0})
+
+
+def test_one_part_of_a_split_model_is_refused(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "part.gguf", "llama")
+    writer.add_uint16("split.count", 3)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(InputError) as caught:
+        Gguf(tmp_path / "part.gguf")
+    assert "one of 3 parts" in str(caught.value.why)
+
+
+def test_embeddings_beyond_the_tokens_count(tmp_path: Path) -> None:
+    """Qwen pads its embeddings; the config must have their number, or the weights do not fit."""
+    original = write_tiny_model(tmp_path / "original", LLAMA | {"vocab_size": 384})
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", original, tokenizer=trained("smollm"))
+    folder = converted(path, tmp_path / "folder")
+    assert load_model(folder, torch.float32).shape.vocab == 384
+
+
 def test_an_unknown_kind_of_number_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    original = write_tiny_model(tmp_path / "original", LLAMA | {"hidden_size": 192, "intermediate_size": 128})
-    path = write_tiny_gguf(tmp_path / "tiny.gguf", original, tokenizer=trained("smollm"), kind="Q5_0")
+    config = LLAMA | {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 16}
+    original = write_tiny_model(tmp_path / "original", config)
+    path = write_tiny_gguf(tmp_path / "tiny.gguf", original, tokenizer=trained("smollm"), kind="TQ1_0")
     folder = tmp_path / "folder"
     folder.mkdir()
     with pytest.raises(InputError) as caught:
         write_weights(Gguf(path), folder)
-    assert "Q5_0" in str(caught.value.why)
+    assert "TQ1_0" in str(caught.value.why)
     assert list(folder.iterdir()) == []
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.tiny_gguf import write_tiny_gguf
@@ -131,6 +132,42 @@ def test_a_local_folder_is_taken_as_it_is(tmp_path: Path) -> None:
     assert model_folder(str(folder), fetch=False, weights=False) == folder
     with pytest.raises(InputError, match="not a usable model folder"):
         model_folder(str(folder), fetch=False)
+
+
+def test_dummy_weights_need_neither_weights_nor_tokenizer(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "tiny")
+    (folder / "model.safetensors").unlink()
+    assert model_folder(str(folder), fetch=False, weights=False, tokenizer=False) == folder
+    (folder / "config.json").unlink()
+    with pytest.raises(InputError, match="not a usable model folder"):
+        model_folder(str(folder), fetch=False, weights=False, tokenizer=False)
+
+
+def test_a_download_from_the_hub_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As huggingface_hub 2 does it: two bars over the bytes, a total that grows, one bar over the files."""
+    folder = write_tiny_model(tmp_path / "tiny")
+    bytes_tokenizer().save(str(folder / "tokenizer.json"))
+    asked: dict[str, Any] = {}
+
+    def download(name: str, *, tqdm_class: Any, **options: Any) -> str:
+        asked.update(options, name=name)
+        moved, written, files = (tqdm_class(total=0, unit=unit, desc="x") for unit in ("B", "B", "it"))
+        for bar in (moved, written, files):
+            bar.total = 4_000_000_000
+        for _ in range(40):
+            moved.update(100_000_000)
+            moved.set_postfix_str("1 MB/s", refresh=False)
+            written.update(90_000_000)
+            files.update(100_000_000)
+        return str(folder)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    lines: list[str] = []
+    assert model_folder("org/name", fetch=True, progress=lines.append) == folder
+    assert lines[0] == "fetching org/name from the Hugging Face hub"
+    assert lines[1:] == [f"fetching org/name: {gb / 10:.1f} of 4.0 GB" for gb in range(4, 41, 4)]
+    assert asked["ignore_patterns"] == ["consolidated*"]
+    assert not any("bin" in pattern or "pt" in pattern for pattern in asked["allow_patterns"]), "no pickle"
 
 
 @pytest.mark.parametrize("fetch", [False, True])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.model.linear import Linear
+from engine.model.linear import GatedLinear, Linear
+from engine.model.ops import TorchOps
 
 
 @pytest.mark.parametrize("tokens", [1, 7, 33])
@@ -26,5 +27,28 @@ def test_is_the_exact_product_rounded(
     with torch.inference_mode():
         ours = Linear(weight, bias if with_bias else None)(x)
     exact = x.double() @ weight.double().T + (bias.double() if with_bias else 0)
+    assert ours.dtype == dtype
+    torch.testing.assert_close(ours.double(), exact, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 33])
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),  # gate and product are each rounded
+    [(torch.bfloat16, 2**-6), (torch.float16, 2**-9), (torch.float32, 1e-5), (torch.float64, 1e-13)],
+)
+def test_a_gated_layer_is_silu_of_the_gate_times_the_rest(
+    dtype: torch.dtype, tolerance: float, with_bias: bool, tokens: int
+) -> None:
+    generator = torch.Generator().manual_seed(tokens)
+    x, weight, bias = (
+        torch.randn(*size, generator=generator, dtype=torch.float64).to(dtype)
+        for size in ((tokens, 72), (100, 72), (100,))
+    )
+    weight /= 8
+    with torch.inference_mode():
+        ours = GatedLinear(weight, bias if with_bias else None, TorchOps())(x)
+    gate, up = (x.double() @ weight.double().T + (bias.double() if with_bias else 0)).chunk(2, dim=1)
+    exact = gate / (1 + (-gate).exp()) * up
     assert ours.dtype == dtype
     torch.testing.assert_close(ours.double(), exact, rtol=tolerance, atol=tolerance)

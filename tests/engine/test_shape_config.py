@@ -23,6 +23,7 @@ LLAMA4 = {"model_type": "llama4_text", "attention_chunk_size": 8192}
         ({"model_type": "mistral", "sliding_window": 4096}, Window(4096, 12)),
         ({"model_type": "mistral", "sliding_window": None}, None),
         ({"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": False}, None),
+        ({"model_type": "qwen3", "sliding_window": 4096}, None),
         ({"sliding_window": 128, "layer_types": ["sliding_attention", "full_attention"] * 6}, Window(128, 6)),
         (LLAMA4 | {"no_rope_layers": [1, 1, 1, 0] * 3}, Window(8192, 9)),
         ({"model_type": "gemma3_text", "sliding_window": 512}, Window(512, 10)),

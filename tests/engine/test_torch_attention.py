@@ -19,26 +19,30 @@ SHAPE = ModelShape(
 BOUNDARIES = [1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK]
 
 
-def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: int) -> torch.Tensor:
-    """Causal attention of queries at `start ..` over all of k and v, written out, in float64."""
+def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: int, window: int = 0) -> torch.Tensor:
+    """Causal attention of queries at `start ..` over k and v, or the last `window`, written out, in float64."""
     group = HEADS // KV_HEADS
     keys, values = (x.double().repeat_interleave(group, dim=1) for x in (k, v))
     scores = torch.einsum("qhd,khd->hqk", q.double(), keys) / DIM**0.5
-    ahead = torch.arange(len(k))[None, :] > start + torch.arange(len(q))[:, None]
-    weights = scores.masked_fill(ahead, -torch.inf).softmax(dim=-1)
+    distance = start + torch.arange(len(q))[:, None] - torch.arange(len(k))[None, :]
+    hidden = (distance < 0) | (distance >= (window or len(k)))
+    weights = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1)
     return torch.einsum("hqk,khd->qhd", weights, values)
 
 
 class Sequences:
     """Random keys and values of some sequences, and a backend whose pool holds their context."""
 
-    def __init__(self, parts: list[tuple[int, int]], dtype: torch.dtype, seed: int) -> None:
+    def __init__(self, parts: list[tuple[int, int]], dtype: torch.dtype, seed: int, window: int = 0) -> None:
+        self.window = window
         generator = torch.Generator().manual_seed(seed)
         random = Random(seed)
         needed = [-(-(start + new) // BLOCK) for start, new in parts]
         free = list(range(1, sum(needed) + 1))
         random.shuffle(free)
-        self.backend = TorchAttention(SHAPE, num_blocks=len(free) + 1, block_size=BLOCK, dtype=dtype)
+        self.backend = TorchAttention(
+            SHAPE, num_blocks=len(free) + 1, block_size=BLOCK, dtype=dtype, windows=(0, window)
+        )
         self.backend.pool.fill_(torch.nan)
         self.rows: list[StepRow] = []
         self.q, self.k, self.v = [], [], []
@@ -69,12 +73,15 @@ class Sequences:
     def expected(self) -> list[torch.Tensor]:
         """The dense answers."""
         return [
-            dense(q, k, v, row.start) for q, k, v, row in zip(self.q, self.k, self.v, self.rows, strict=True)
+            dense(q, k, v, row.start, self.window)
+            for q, k, v, row in zip(self.q, self.k, self.v, self.rows, strict=True)
         ]
 
 
-def check(parts: list[tuple[int, int]], dtype: torch.dtype = torch.float64, tolerance: float = 1e-12) -> None:
-    sequences = Sequences(parts, dtype, seed=len(parts))
+def check(
+    parts: list[tuple[int, int]], dtype: torch.dtype = torch.float64, tolerance: float = 1e-12, window: int = 0
+) -> None:
+    sequences = Sequences(parts, dtype, len(parts), window)
     for ours, dense_out in zip(sequences.attend(), sequences.expected(), strict=True):
         torch.testing.assert_close(ours.double(), dense_out, rtol=tolerance, atol=tolerance)
 
@@ -93,6 +100,12 @@ def test_decode_lengths_far_apart() -> None:
     check([(start, 1) for start in (3, 900, 17, 0, 450, 31, 32, 33, 1, 890)])
 
 
+@pytest.mark.parametrize("window", [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 40, 5000])
+def test_a_window_hides_what_lies_before_it(window: int) -> None:
+    lengths = [(start, 1) for start in (0, 15, 16, 17, 39, 40, 41, 300)]
+    check([*lengths, (0, 50), (15, 17), (16, 40), (64, 64), (200, 2)], window=window)
+
+
 # Rounding of the number format is about 2^-8 of a value near 1, or 2^-11; outputs are averages of such values.
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 3e-3)]
@@ -108,5 +121,8 @@ def test_only_the_own_layer_and_slots_are_written() -> None:
     changed = (sequences.backend.pool != before) & ~(sequences.backend.pool.isnan() & before.isnan())
     touched = changed.flatten(4).any(dim=-1).nonzero().tolist()
     decode, prefill = sequences.rows
-    slots = [(decode.blocks[1], 4)] + [(prefill.blocks[p // BLOCK], p % BLOCK) for p in range(18)]
+    # The decode's own slot, and zeros in the rest of its last block, which it alone holds.
+    slots = [(decode.blocks[1], offset) for offset in range(4, BLOCK)]
+    slots += [(prefill.blocks[p // BLOCK], p % BLOCK) for p in range(18)]
     assert sorted(map(tuple, touched)) == sorted((1, kv, *slot) for kv in (0, 1) for slot in slots)
+    assert not sequences.backend.pool[1, :, decode.blocks[1], 5:].any()

@@ -46,18 +46,7 @@ def write_tiny_gguf(
     **metadata: Any,
 ) -> Path:
     """Write `folder`'s model and `tokenizer` (byte-level BPE); matrices as `kind`. `special`: token -> type."""
-    config = json.loads((folder / "config.json").read_text())
-    architecture = config["model_type"]
-    writer = gguf.GGUFWriter(path, architecture)
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_key_length(config["head_dim"])
-    writer.add_rope_freq_base(config["rope_theta"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer, config = tiny_writer(path, folder)
     bpe = json.loads(tokenizer.to_str())["model"]
     tokens = [tokenizer.id_to_token(number) for number in range(tokenizer.get_vocab_size())]
     writer.add_tokenizer_model("gpt2")
@@ -70,6 +59,27 @@ def write_tiny_gguf(
         getattr(writer, f"add_{key}")(value)
     for name, values in load_file(folder / "model.safetensors").items():
         _add(writer, name, values.astype(np.float32), config, kind)
+    return written(writer, path)
+
+
+def tiny_writer(path: Path, folder: Path) -> tuple[gguf.GGUFWriter, dict[str, Any]]:
+    """A writer that has the sizes of `folder`'s config, and that config."""
+    config = json.loads((folder / "config.json").read_text())
+    writer = gguf.GGUFWriter(path, config["model_type"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    return writer, config
+
+
+def written(writer: gguf.GGUFWriter, path: Path) -> Path:
+    """Write everything and close; returns `path`."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
