@@ -10,7 +10,7 @@ import sys
 import traceback
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 from rich.console import Console
@@ -297,6 +297,9 @@ def launch(
     port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command and stop.")] = False,
     step_log: Annotated[Path | None, typer.Option(help="Write every step's shape and time here.")] = None,
+    load: Annotated[
+        Literal["auto", "dummy"], typer.Option(help="dummy: random weights of the model's shape.")
+    ] = "auto",
 ) -> int:
     """Serve a plan with the bundled engine in the foreground; Ctrl-C drains."""
     import shlex
@@ -307,10 +310,11 @@ def launch(
     found = launching.find(what)
     if dry_run:
         launching.refuse(found, port=port)
-        typer.echo(shlex.join(found.argv()))
+        typer.echo(shlex.join(found.argv(load)))
         return 0
     show_launching(_talk(), found)
-    with launching.launch(found, port=port, step_log=step_log, progress=_talk().print) as launched:
+    progress = _talk().print
+    with launching.launch(found, port=port, step_log=step_log, load=load, progress=progress) as launched:
         show_launched(Console(), launched)
         show_serving(Console(), launched)
         return launching.serve(launched)
@@ -352,12 +356,20 @@ def calibrate(
     model: Annotated[
         str | None, typer.Option(help="Model folder, GGUF file or hub name; else the embedded.")
     ] = None,
+    tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel ranks: GPUs, or shares of the cores.")] = 1,
+    from_log: Annotated[
+        Path | None, typer.Option(help="Fit this step log of `launch --step-log`; measure nothing.")
+    ] = None,
 ) -> int:
     """Measure the bundled engine's step times on this machine; fetches the model first if it is not here."""
     from advisor.deploy.calibrate import calibrate as measure_steps
+    from advisor.deploy.calibrate import refit
     from advisor.report.launch import show_calibration
 
-    show_calibration(Console(), measure_steps(quick=quick, model=model, progress=_talk().print))
+    if from_log is not None:
+        show_calibration(Console(), refit(from_log))
+    else:
+        show_calibration(Console(), measure_steps(quick=quick, model=model, tp=tp, progress=_talk().print))
     return 0
 
 

@@ -39,7 +39,10 @@ class PoolConfig(Config):
     tp: int = Field(1, ge=1, description="tensor-parallel degree of one instance, devices")
     pp: int = Field(1, ge=1, description="pipeline stages of one instance")
     devices_per_instance: int = Field(
-        1, ge=1, description="devices of one instance; on a CPU one core (one thread) is one device"
+        1,
+        ge=1,
+        description="devices of one instance: GPUs, tp x pp of them, or CPU cores, of which each of the tp "
+        "ranks gets an equal share as threads",
     )
     batching: Literal["chunked", "prefill_first"] = Field(
         "chunked",
@@ -56,6 +59,7 @@ class PoolConfig(Config):
     kv_tokens: int | None = Field(
         None, ge=1, description="KV cache size of one instance, tokens; null: what the memory allows"
     )
+    cuda_graphs: bool = Field(True, description="on GPUs, replay decode steps as CUDA graphs; a CPU has none")
 
 
 class RouterConfig(Config):
@@ -76,7 +80,9 @@ class ModelConfig(Config):
     name: str = Field("smollm2-135m-instruct", description="name in /v1/models, and in the model profiles")
     path: str | None = Field(None, description="local folder, GGUF file or hub name; null: the embedded model")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
-        "auto", description="weights and KV; auto: bfloat16 where a probe finds it faster, else float32"
+        "auto",
+        description="weights and KV; auto: on a CPU bfloat16 where a probe finds it faster, else float32; "
+        "on a GPU bfloat16 from compute capability 8.0 on, else float16",
     )
     max_len: int | None = Field(
         None, ge=1, description="longest prompt plus output, tokens; null: the model's own"

@@ -13,8 +13,10 @@ def why_not_launchable(config: EngineConfig) -> str | None:
         return "this version launches colocated instances only, no prefill/decode split"
     if pool.count > 1:
         return "this version launches one instance, not several replicas"
-    if pool.tp > 1 or pool.pp > 1:
-        return "this version launches instances of tp 1 and pp 1 only"
+    if pool.pp > 1:
+        return "this version launches instances of pp 1 only"
+    if pool.devices_per_instance % pool.tp:
+        return f"{pool.devices_per_instance} devices cannot be shared equally by {pool.tp} ranks"
     if config.model.path is None and config.model.name != EMBEDDED_NAME:
         return f"the weights of {config.model.name} have no path; plan with --model FOLDER, or set model.path"
     return None

@@ -95,7 +95,7 @@ def test_a_plan_for_gpus_is_not_launched_on_cores(log: Path, capsys: pytest.Capt
     assert run(["analyze", "short.jsonl", "--gpu", "h100-sxm", "--model", "model"]) == 0
     capsys.readouterr()
     assert run(["launch", "--dry-run"]) == 3
-    assert "CPU cores only" in capsys.readouterr().err
+    assert "the plan is for 1 x h100-sxm, of which this machine has none" in capsys.readouterr().err
 
 
 def test_infeasible_is_exit_1(log: Path) -> None:

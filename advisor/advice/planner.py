@@ -17,6 +17,7 @@ from advisor.advice.target import Target
 from engine.config import EngineConfig, PoolConfig, RouterConfig
 from engine.launchable import why_not_launchable
 
+GRAPHS_REASON = "a decode step is one launch on a GPU; a CPU has no graphs"
 FILES = ("target.yaml", "engine.yaml", "plan.json", "trace.jsonl")
 
 
@@ -86,8 +87,6 @@ def runs_here(s: Situation, config: EngineConfig) -> str:
     """Whether the bundled engine can launch it: `yes`, or why not."""
     if s.target.stack != "advise":
         return f"no: the plan is for {s.target.stack}"
-    if not s.target.on_cpu:
-        return "no: this version launches on CPU cores only"
     if s.target.kv_dtype not in ("auto", config.model.dtype):
         return f"no: this version keeps KV in the weights' numbers, not in {s.target.kv_dtype}"
     why = why_not_launchable(config)
@@ -115,6 +114,7 @@ def _reasons(s: Situation, pool: PoolConfig, router: RouterConfig) -> dict[str, 
         "pools.0.kv_tokens": "a quarter of this host's memory, divided among its cores"
         if s.target.on_cpu
         else "0.9 of the GPU's memory less weights and activations",
+        "pools.0.cuda_graphs": GRAPHS_REASON,
         "router.policy": "one instance, nothing to choose"
         if s.instances == 1
         else f"{router.policy}: prefix hits save {(s.hit or 0.0) * s.prefill_share:.1%} of device time",

@@ -12,7 +12,7 @@ from typing import Any
 
 from advisor.advice.backtest import Backtest, Compared
 from advisor.advice.plan import Candidate, Interval, Plan, Simulation, Waiting, served_model
-from advisor.advice.planner import FILES, runs_here, with_dtype
+from advisor.advice.planner import FILES, GRAPHS_REASON, runs_here, with_dtype
 from advisor.advice.search.deadline import why_late
 from advisor.advice.search.decide import Decision
 from advisor.advice.search.judge import Judged
@@ -171,6 +171,7 @@ def _reasons(s: Situation, found: Simulated, layout: Layout) -> dict[str, str]:
             f"pools.{i}.kv_tokens": "a quarter of this host's memory, divided among its cores"
             if s.target.on_cpu
             else "0.9 of the GPU's memory less weights and activations",
+            f"pools.{i}.cuda_graphs": GRAPHS_REASON,
         }
     gap = None if found.decision.chosen is None else found.decision.chosen.below_rps
     if gap is not None:

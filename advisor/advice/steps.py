@@ -34,19 +34,19 @@ class StepTimes:
 def choose_step_times(target: Target, shape: ModelShape, tp: int, calibrations: Calibrations) -> StepTimes:
     """The most trusted step times that fit the target's engine, device, model, dtype and parallelism."""
     parallel = target.gpus if target.on_cpu and isinstance(target.gpus, int) else tp
-    calibrated = _calibrated(target, parallel, calibrations)
+    calibrated = _calibrated(target, parallel, tp, calibrations)
     if calibrated is not None:
         return calibrated
     return _published(target, tp) or _roofline(target, shape, tp, parallel)
 
 
-def _calibrated(target: Target, parallel: int, calibrations: Calibrations) -> StepTimes | None:
+def _calibrated(target: Target, parallel: int, tp: int, calibrations: Calibrations) -> StepTimes | None:
     """A calibration of another version of the engine says nothing about this one."""
     fitting = [
         key
         for key in calibrations
-        if (key.engine, key.device, key.model, key.parallel)
-        == (target.stack, target.gpu, target.model, parallel)
+        if (key.engine, key.device, key.model, key.parallel, key.tp)
+        == (target.stack, target.gpu, target.model, parallel, tp)
         and target.dtype in ("auto", key.dtype)
         and target.stack_version in (None, key.version)
     ]

@@ -1,7 +1,7 @@
 """`advise calibrate`: time the bundled engine's steps on this machine, fit them, keep them in the user cache.
 
-Runs the measuring in a process of its own (the advisor never imports torch), fits its step log, and adds the
-result to `step_times.yaml`; calibrations for other keys in that file stay.
+Runs the measuring in a process of its own (the advisor never imports torch), or takes the step log of an engine
+that served, fits it, and adds the result to `step_times.yaml`; calibrations for other keys in that file stay.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from advisor.advice import profiles
 from advisor.deploy.local import engine_environment, require_engine_extra
-from engine.errors import MachineError
+from engine.errors import InputError, MachineError
 from engine.fetch import Progress, model_folder, model_name
 from engine.host import usable_cores
 from engine.resources import user_cache
 from engine.step_time.calibrated import CalibratedStepTime
-from engine.step_time.files import Key, load_calibrations, read_step_log, save_calibrations
+from engine.step_time.files import Key, StepLog, load_calibrations, read_step_log, save_calibrations
 from engine.step_time.fit import fit
 
 QUICK_S, THOROUGH_S = 10.0, 60.0
@@ -41,31 +42,58 @@ def calibrate(
     quick: bool = True,
     model: str | None = None,
     threads: int | None = None,
+    tp: int = 1,
     dtype: str = "auto",
     cache: Path | None = None,
     fetch: bool = True,
     progress: Progress | None = None,
     program: Sequence[str] = (),
 ) -> CalibrationResult:
-    """Measure and fit the step times of `model` (None: the embedded one) on `threads` cores (None: all).
+    """Measure and fit the step times of `model` (None: the embedded one) as `tp` ranks.
 
-    `cache` is the folder of `step_times.yaml` (None: the user cache); `program` replaces the measuring
+    On this machine's GPUs where it has any, one a rank; else on `threads` cores (None: all that ranks can
+    share). `cache` is the folder of `step_times.yaml` (None: the user cache); `program` replaces the measuring
     process in tests. Raises MachineError where the engine is not installed, the model is missing or measuring
     fails, and InvalidMeasurementError where too little could be measured.
     """
     if not program:
         require_engine_extra()
     folder = model_folder(model, fetch=fetch, progress=progress)
-    cores = threads or usable_cores()
+    cores = threads or max(tp, usable_cores() // tp * tp)
     with tempfile.TemporaryDirectory(prefix="advise-calibrate-") as scratch:
         log_path = Path(scratch) / "steps.jsonl"
         seconds = QUICK_S if quick else THOROUGH_S
         # -P keeps the current folder off the import path: a folder named `engine` there must not be what runs.
         argv = [*(program or (sys.executable, "-P", "-m", "engine.calibrate")), "--model", str(folder)]
-        argv += ["--dtype", dtype, "--threads", str(cores), "--seconds", f"{seconds:g}", "--out", str(log_path)]
-        _run(argv, seconds * TIMEOUT_FACTOR)
+        argv += ["--dtype", dtype, "--threads", str(cores), "--tp", str(tp)]
+        _run([*argv, "--seconds", f"{seconds:g}", "--out", str(log_path)], seconds * TIMEOUT_FACTOR)
         log = read_step_log(log_path)
-    key = replace(log.key(), model=model_name(model))
+    return _keep(log, replace(_key(log), model=model_name(model)), cache)
+
+
+def refit(step_log: Path, *, cache: Path | None = None) -> CalibrationResult:
+    """Fit the step times of an engine that served, from its `--step-log`, and keep them like measured ones.
+
+    The log's header says which engine, model, device and ranks they are of. Raises InputError where it is no
+    step log, InvalidMeasurementError where it holds too few steps or only one kind of them.
+    """
+    try:
+        log = read_step_log(step_log)
+    except OSError as error:
+        raise InputError("cannot read the step log", where=str(step_log), why=error.strerror) from None
+    return _keep(log, _key(log), cache)
+
+
+def _key(log: StepLog) -> Key:
+    """The log's key; the driver's name of a GPU becomes its profile's id, which is what plans look for."""
+    key = log.key()
+    try:
+        return key if key.device == "cpu" else replace(key, device=profiles.gpu(key.device).id)
+    except InputError:  # a GPU without a profile: no plan is made for it either
+        return key
+
+
+def _keep(log: StepLog, key: Key, cache: Path | None) -> CalibrationResult:
     step_time = fit(log.shapes, log.seconds)
     path = step_times_path(cache)
     save_calibrations(path, {**load_calibrations(path), key: step_time})

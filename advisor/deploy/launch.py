@@ -19,8 +19,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from advisor.advice.machine import detect_machine
 from advisor.advice.plan import Plan
-from advisor.deploy.local import RunningEngine, engine_argv, start_engine
+from advisor.deploy.local import Load, RunningEngine, engine_argv, start_engine
 from advisor.deploy.run import Run, refuse_second, run_file
 from engine.config import EngineConfig
 from engine.config_file import read_config
@@ -56,9 +57,9 @@ class Launchable:
         """The output folder, where run.json goes."""
         return self.config_path.parent
 
-    def argv(self) -> list[str]:
+    def argv(self, load: Load = "auto") -> list[str]:
         """The command that `launch` runs; `--dry-run` shows it."""
-        return engine_argv(self.config_path)
+        return engine_argv(self.config_path, load=load)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,21 +116,27 @@ def launch(
     port: int | None = None,
     step_log: Path | None = None,
     fault: str | None = None,
+    load: Load = "auto",
     fetch: bool = True,
     progress: Progress | None = None,
     program: Sequence[str] = (),
 ) -> Iterator[Launched]:
     """Serve `what` while the block runs; leaving drains and stops the engine and removes run.json.
 
-    Fetches the model first if it is not here and `fetch` allows it. Raises MachineError: not launchable by this
-    version, a busy port, a second launch from the folder, no model, no engine extra.
+    Fetches the model first if it is not here and `fetch` allows it; a `load` of "dummy" takes random weights of
+    its shape. Raises MachineError: not launchable by this version, a busy port, a second launch from the
+    folder, no model, no engine extra.
     """
     refuse(what, port=port)
-    if not program:
-        model_folder(what.config.model.path, fetch=fetch, progress=progress)
+    path = what.config.model.path
+    bare = load == "dummy" and path is not None and Path(path).is_dir()
+    if not program and not bare:
+        model_folder(path, fetch=fetch, weights=load == "auto", progress=progress)
     with (
         _sigterm_leaves(),
-        start_engine(what.config, port=port, step_log=step_log, fault=fault, program=program) as engine,
+        start_engine(
+            what.config, port=port, step_log=step_log, fault=fault, load=load, program=program
+        ) as engine,
     ):
         pids = {"launcher": os.getpid(), what.config.pools[0].role: engine.info.pid}
         with run_file(what.folder, Run(url=engine.url, pids=pids, plan_digest=what.plan_digest)):
@@ -167,11 +174,17 @@ def serve(launched: Launched) -> int:
 
 
 def _plan_refuses(what: Launchable) -> str | None:
-    """Why the plan is not for this engine; an edited configuration speaks for itself."""
+    """Why the plan is not for this engine or machine; an edited configuration speaks for itself."""
     if what.plan is None or what.edits:
         return None
     answer = what.plan.runs_on["advise"]
-    return None if answer == "yes" else answer.removeprefix("no: ")
+    if answer != "yes":
+        return answer.removeprefix("no: ")
+    target, wanted = what.plan.target, what.config.pools[0].devices_per_instance
+    here = 0 if target.on_cpu else detect_machine().gpus.count(target.gpu)
+    if target.on_cpu or here >= wanted:
+        return None
+    return f"the plan is for {wanted} x {target.gpu}, of which this machine has {here or 'none'}"
 
 
 def refuse(what: Launchable, *, port: int | None = None) -> None:

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self, cast
+from typing import IO, Any, Literal, Self, cast
 
 import msgspec
 
@@ -42,11 +42,16 @@ _ENVIRONMENT = frozenset(
         *("VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD", "ADVISE_API_KEY"),
     }
 )
-_PREFIXES = ("LC_", "XDG_", "PYTHON", "OMP_", "MKL_", "KMP_", "GOMP_", "ONEDNN_", "TORCH", "HF_", "CUDA_")
+_PREFIXES = (
+    *("LC_", "XDG_", "PYTHON", "OMP_", "MKL_", "KMP_", "GOMP_", "ONEDNN_", "TORCH", "HF_"),
+    *("CUDA_", "NVIDIA_", "NCCL_", "TRITON_"),
+)
+Load = Literal["auto", "dummy"]
+"""The model's weights, or random ones of its shape."""
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The engine's ready line. `max_len` and `kv_tokens_*` (of one instance) in tokens."""
+    """The engine's ready line. `max_len` and `kv_tokens_*` (of one instance) in tokens; `note` is for users."""
 
     url: str
     model: str
@@ -60,6 +65,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     load_seconds: float
     pid: int
     fault: str | None = None
+    note: str | None = None
 
 
 def engine_argv(
@@ -68,6 +74,7 @@ def engine_argv(
     port: int | None = None,
     step_log: Path | None = None,
     fault: str | None = None,
+    load: Load = "auto",
     program: Sequence[str] = (),
 ) -> list[str]:
     """The command that starts an engine. `program` replaces the bundled server: tests run without a model."""
@@ -76,7 +83,7 @@ def engine_argv(
     for flag, value in (("--port", port), ("--step-log", step_log), ("--fault", fault)):
         if value is not None:
             argv += [flag, str(value)]
-    return argv
+    return argv if load == "auto" else [*argv, "--load", load]
 
 
 class RunningEngine:
@@ -155,6 +162,7 @@ def start_engine(
     fault: str | None = None,
     log_file: Path | None = None,
     timeout_s: float = START_TIMEOUT_S,
+    load: Load = "auto",
     program: Sequence[str] = (),
 ) -> RunningEngine:
     """Start an engine and wait until it serves. Its talk goes to `log_file`, or is kept for `tail`.
@@ -167,7 +175,7 @@ def start_engine(
     with tempfile.TemporaryDirectory(prefix="advise-engine-") as scratch:
         config_path = Path(scratch) / "engine.yaml"
         config_path.write_text(config_text(config), encoding="utf-8")
-        argv = engine_argv(config_path, port=port, step_log=step_log, fault=fault, program=program)
+        argv = engine_argv(config_path, port=port, step_log=step_log, fault=fault, load=load, program=program)
         process = subprocess.Popen(
             [*argv, "--parent-pid", str(os.getpid())],
             stdin=subprocess.DEVNULL,

@@ -35,6 +35,8 @@ def show_launched(console: Console, launched: Launched) -> None:
         values = pool.model_dump(exclude={"count", "role", "kv_tokens"})
         text = ", ".join(f"{name} {value}" for name, value in values.items())
         row(console, "pool", f"{pool.count} x {pool.role}: {text}")
+    if info.note:
+        row(console, "note", info.note, style="yellow")
     if info.fault:
         row(console, "fault", info.fault, style="yellow")
 
@@ -49,7 +51,7 @@ def show_calibration(console: Console, result: CalibrationResult) -> None:
     key, step_time = result.key, result.step_time
     prefill = 512 / step_time.seconds(StepShape(prefill=((512, 0),)))
     decode = step_time.seconds(StepShape((), 1, 512))
-    row(console, "model", f"{key.model}, {key.dtype}, {key.parallel} threads")
+    row(console, "model", f"{key.model}, {key.dtype}, {key.devices}")
     row(
         console,
         "steps",

@@ -19,6 +19,7 @@ from advisor.report.plan import show_plan
 from advisor.report.rows import row
 from advisor.workload.model import Burstiness, Distribution, Latency, PromptPlace, Sharing
 from advisor.workload.models import ModelRows
+from engine.devices import CUDA_NOTE
 
 
 def show_analysis(console: Console, analysis: Analysis, *, measured: bool = True) -> None:
@@ -60,6 +61,8 @@ def show_next(console: Console, analysis: Analysis, out: Path, files: tuple[Path
         row(console, "next", f"{looser} or name a faster GPU or a smaller model")
     elif analysis.plan.runs_on["advise"] == "yes":
         row(console, "next", f"advise launch {out}   or   advise validate {out}")
+        if not analysis.plan.target.on_cpu:
+            row(console, "", f"on a machine with the plan's GPUs. {CUDA_NOTE}")
     else:
         why = analysis.plan.runs_on["advise"].removeprefix("no: ")
         row(console, "next", f"read {out / 'engine.yaml'}   (not for advise launch: {why})")

@@ -1,41 +1,44 @@
-"""Carries Steps out with torch on this machine's CPU.
+"""Carries Steps out with torch: on this machine's CPU, or on its CUDA GPUs.
 
-Owns the model, the KV pool and one worker thread that runs steps in the order submitted. Knows nothing of
-queues, clocks or requests beyond the rows of a step.
+Owns one worker thread that runs steps in the order submitted, and with tensor parallelism the processes of the
+other ranks. Knows nothing of queues, clocks or requests beyond the rows of a step.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 
 import torch
+from msgspec.structs import replace
 
-from engine.attention.torch import TorchAttention
-from engine.errors import InputError
-from engine.model.load import load_decoder
-from engine.request import SamplingParams
-from engine.sampling import sample
+from engine.devices import cores_of_rank, cuda_gpus, pin_thread
+from engine.errors import MachineError
+from engine.executors.runner import DeviceParts, Runner
+from engine.executors.tensor_parallel import RankProcesses, rendezvous_file
+from engine.executors.wire import RankConfig
+from engine.executors.worker import Worker
 from engine.shape import ModelShape
-from engine.step import Step, StepResult, StepRow
-from engine.text import eos_token_ids
+from engine.step import PREVIOUS, Step, StepResult
 
-_DTYPES = {
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float32": torch.float32,
-    "float64": torch.float64,  # for tests that compare exactly
-}
 _PROBE_SIZE = 512
 _PROBE_S = 0.025
+_DEATH_SHOWS_S = 1.0
 
 
 class TorchExecutor:
-    """`Executor` on CPU. `threads` is the number of devices (cores) that it may use.
+    """`Executor` on torch, ready to serve once made: loaded, joined, warmed up.
 
-    `dtype` "auto" is what `probe_dtype` finds; `num_blocks` counts the trash block. Close it, or use it as a
-    context manager. Raises InputError where the folder's model cannot be run.
+    `device` is `cpu` or `cuda`; rank r of `tp` uses `threads` cores of its own, or GPU r. `pin` keeps each
+    rank's threads on its cores. `dtype` "auto" is what `probe_dtype` finds, on a GPU what it multiplies fast.
+    `num_blocks`, of each rank, counts the trash block; `dummy` takes random weights of config.json's shapes.
+    `parts`, of one rank, replace the device's own: kernels run under the interpreter like this.
+
+    Close it, or use it as a context manager. Raises InputError where the folder's model cannot be run,
+    MachineError where a rank cannot start. A rank that dies makes every open and later step raise MachineError.
     """
 
     def __init__(
@@ -43,40 +46,82 @@ class TorchExecutor:
         folder: Path,
         *,
         dtype: str,
-        threads: int,
         num_blocks: int,
         block_size: int,
+        threads: int = 1,
+        device: str = "cpu",
+        tp: int = 1,
+        pin: bool = False,
+        max_seqs: int = 64,
+        cuda_graphs: bool = True,
+        dummy: bool = False,
+        parts: DeviceParts | None = None,
     ) -> None:
-        self._thread = ThreadPoolExecutor(1, "torch", torch.set_num_threads, (threads,))
-        self.dtype = self._thread.submit(probe_dtype).result() if dtype == "auto" else dtype
-        if self.dtype not in _DTYPES:
-            raise InputError(f"unknown dtype {dtype!r}", why=f"known are auto, {', '.join(_DTYPES)}")
-        number_type = _DTYPES[self.dtype]
-        self._model = load_decoder(folder, number_type)
-        self._eos_token_ids = eos_token_ids(folder)
-        self._attention = TorchAttention(
-            self.shape, num_blocks=num_blocks, block_size=block_size, dtype=number_type
-        )
-        self._block_size = block_size
+        cores = [cores_of_rank(rank, threads, tp) if pin and device == "cpu" else () for rank in range(tp)]
+
+        def start() -> None:
+            pin_thread(cores[0])
+            torch.set_num_threads(threads)
+
+        self._worker = Worker("torch", start)
+        self._ranks: RankProcesses | None = None
+        self._sampled: dict[str, int | None] = {}  # of the last step, by request
+        self.dtype = self._worker.submit(lambda: auto_dtype(device)).result() if dtype == "auto" else dtype
+        configs = [
+            RankConfig(
+                folder=str(folder),
+                dtype=self.dtype,
+                device=device if device == "cpu" else f"{device}:{rank}",
+                rank=rank,
+                ranks=tp,
+                threads=threads,
+                cores=cores[rank],
+                num_blocks=num_blocks,
+                block_size=block_size,
+                max_seqs=max_seqs,
+                cuda_graphs=cuda_graphs,
+                dummy=dummy,
+            )
+            for rank in range(tp)
+        ]
+        try:
+            self._runner = self._start(configs, parts)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, configs: list[RankConfig], parts: DeviceParts | None) -> Runner:
+        with contextlib.ExitStack() as stack:
+            rendezvous = ""
+            if len(configs) > 1:
+                rendezvous = stack.enter_context(rendezvous_file())
+                others = [replace(config, rendezvous=rendezvous) for config in configs[1:]]
+                self._ranks = RankProcesses(others, self._worker.fail)
+            runner = self._worker.submit(lambda: Runner(configs[0], parts)).result()
+            self.weight_bytes = (runner.model.weight_bytes, *(self._ranks.loaded() if self._ranks else ()))
+            self._worker.submit(lambda: runner.join(rendezvous)).result()
+            self._worker.submit(runner.prepare).result()
+        return runner
 
     @property
     def shape(self) -> ModelShape:
         """The model's sizes."""
-        return self._model.shape
+        return self._runner.model.shape
+
+    @property
+    def rank_pids(self) -> tuple[int, ...]:
+        """Process ids of ranks 1 and above."""
+        return self._ranks.pids if self._ranks else ()
 
     def submit(self, step: Step) -> Future[StepResult]:
         """Queue `step` for the worker thread."""
-        return self._thread.submit(self._run, step)
-
-    def warm_up(self) -> None:
-        """Run a prefill and a decode in the trash block, so that first requests do not pay for allocations."""
-        for tokens in (self._block_size, 1):
-            row = StepRow("warm-up", (0,) * tokens, 0, (0,), True, tokens > 1, SamplingParams())
-            self.submit(Step(0, (row,))).result()
+        return self._worker.submit(lambda: self._run(step))
 
     def close(self) -> None:
-        """Wait for the steps in flight and stop the thread."""
-        self._thread.shutdown()
+        """Wait for the steps in flight, stop the thread, end the other ranks."""
+        self._worker.close()
+        if self._ranks is not None:
+            self._ranks.close()
 
     def __enter__(self) -> TorchExecutor:
         return self
@@ -84,23 +129,55 @@ class TorchExecutor:
     def __exit__(self, *_exc: object) -> None:
         self.close()
 
-    @torch.inference_mode()
     def _run(self, step: Step) -> StepResult:
-        ids: list[int] = []
-        positions: list[int] = []
-        last: list[int] = []
-        for row in step.rows:
-            ids += row.tokens
-            positions += range(row.start, row.start + len(row.tokens))
-            if row.sample:
-                last.append(len(ids) - 1)
-        meta = self._attention.plan(step.rows)
-        logits = self._model.forward(
-            torch.tensor(ids), torch.tensor(positions), torch.tensor(last, dtype=torch.int64),
-            self._attention, meta,
-        )  # fmt: skip
-        drawn = iter(sample(logits, [row for row in step.rows if row.sample], self._eos_token_ids))
-        return StepResult(step.id, tuple(next(drawn) if row.sample else None for row in step.rows))
+        step = self._with_tokens(step)
+        result = self._runner.run(step) if self._ranks is None else self._run_on_all(self._ranks, step)
+        if result is None:
+            raise RuntimeError("rank 0 made no tokens")
+        self._sampled = dict(zip((row.request_id for row in step.rows), result.tokens, strict=True))
+        return result
+
+    def _with_tokens(self, step: Step) -> Step:
+        """The step with the tokens that its PREVIOUS stands for; other ranks could not know them."""
+        if all(row.tokens[0] != PREVIOUS for row in step.rows):
+            return step
+        rows = [
+            row
+            if row.tokens[0] != PREVIOUS
+            else dataclasses.replace(row, tokens=(self._known(row.request_id),))
+            for row in step.rows
+        ]
+        return Step(step.id, tuple(rows))
+
+    def _known(self, request_id: str) -> int:
+        token = self._sampled.get(request_id)
+        if token is None:
+            raise ValueError(f"no token of {request_id} was sampled in the step before")
+        return token
+
+    def _run_on_all(self, ranks: RankProcesses, step: Step) -> StepResult | None:
+        try:
+            ranks.send(step)
+            return self._runner.run(step)
+        except Exception as error:
+            # The other ranks are somewhere in this step: none of them can take part in a next one.
+            # A rank's death shows as a broken connection first, as a status soon after.
+            failure = ranks.death(_DEATH_SHOWS_S) or _broken(error)
+            self._worker.fail(failure)
+            raise failure from error
+
+
+def _broken(error: Exception) -> MachineError:
+    return MachineError(
+        "a step of the tensor-parallel group failed",
+        why=(str(error).splitlines() or [type(error).__name__])[0],
+        hint="advise launch",
+    )
+
+
+def auto_dtype(device: str = "cpu") -> str:
+    """The dtype of `dtype: auto` on a device."""
+    return probe_dtype() if device == "cpu" else cuda_gpus()[0].dtype
 
 
 def probe_dtype() -> str:

@@ -1,32 +1,44 @@
 """What the server needs of a model: an executor, a codec for text, and the sizes that bound requests.
 
-Owns the loading of the real one, torch on this machine's CPU, from files that are already here: an engine never
-fetches. Tests bring their own backend, so that HTTP is tested without a model.
+Owns the loading of the real one, torch on this machine's GPUs or cores, from files that are already here: an
+engine never fetches. Tests bring their own backend, so that HTTP is tested without a model.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
 from engine.config import EngineConfig, PoolConfig
+from engine.devices import CUDA_NOTE, Gpu, cuda_gpus
 from engine.errors import MachineError
+from engine.executors.warm_up import decode_sizes
 from engine.fetch import model_folder
 from engine.host import usable_cores, usable_memory
-from engine.kv.capacity import cpu_kv_bytes, kv_blocks
+from engine.kv.capacity import cpu_kv_bytes, gpu_kv_bytes, kv_blocks
 from engine.server.codec import TextCodec
+from engine.server.token_ids import TokenIds
 from engine.shape import ModelShape
+from engine.split import local_shape
 from engine.step import Executor
 from engine.text import Tokenizer, eos_token_ids
 
 ENGINE_EXTRA = "pip install 'advise[engine]'"
 _ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A loaded model. `num_blocks` counts the trash block; `max_len` is the model's context, tokens."""
+    """A loaded model. `num_blocks` counts the trash block; `max_len` is the model's context, tokens.
+
+    `threads` are those of all `tp` ranks. `device` is `cpu` or the GPU's name; `note` is what a user should
+    know of it.
+    """
 
     executor: Executor
     codec: TextCodec
@@ -38,48 +50,111 @@ class Backend:
     devices: tuple[str, ...]
     threads: int
     kv_tokens_planned: int
+    device: str = "cpu"
+    tp: int = 1
+    note: str | None = None
 
 
-def load_torch(config: EngineConfig) -> Backend:
-    """Load the configured model. Raises MachineError where torch, the files or memory are missing."""
+def load_torch(config: EngineConfig, *, dummy: bool = False) -> Backend:
+    """Load the configured model, `dummy` with random weights.
+
+    Raises MachineError where torch, the files, devices or memory are missing, InputError where the model does
+    not split between the ranks.
+    """
     try:
-        import torch
-
         from engine.executors.torch import TorchExecutor, probe_dtype
     except ImportError as error:
         why = f"{error.name} is not installed"
         raise MachineError("cannot load the engine", why=why, hint=ENGINE_EXTRA) from None
     pool, model = config.pools[0], config.model
-    threads = pool.devices_per_instance
-    torch.set_num_threads(threads)
-    folder = model_folder(model.path, fetch=False)
-    dtype = probe_dtype() if model.dtype == "auto" else model.dtype
+    folder = _folder(model.path, dummy)
     shape = ModelShape.from_config(msgspec.json.decode((folder / "config.json").read_bytes()))
-    planned, blocks = _blocks(shape, pool, _ELEMENT_BYTES[dtype])
+    local_shape(shape, pool.tp)
+    gpus = serving_gpus(pool, cuda_gpus())
+    if gpus:
+        _log.warning(CUDA_NOTE)
+    dtype: str = model.dtype
+    if dtype == "auto":
+        dtype = gpus[0].dtype if gpus else probe_dtype()
+    planned, blocks = kv_size(shape, pool, gpus, _ELEMENT_BYTES[dtype])
     executor = TorchExecutor(
-        folder, dtype=dtype, threads=threads, num_blocks=blocks, block_size=pool.block_size
+        folder,
+        dtype=dtype,
+        num_blocks=blocks,
+        block_size=pool.block_size,
+        threads=1 if gpus else pool.devices_per_instance // pool.tp,
+        device="cuda" if gpus else "cpu",
+        tp=pool.tp,
+        pin=True,
+        max_seqs=pool.max_seqs,
+        cuda_graphs=pool.cuda_graphs,
+        dummy=dummy,
     )
-    executor.warm_up()
     return Backend(
         executor=executor,
-        codec=Tokenizer.load(folder, name=model.name),
+        codec=_codec(folder, model.name, dummy),
         eos_token_ids=eos_token_ids(folder),
         num_blocks=blocks,
         vocab_size=executor.shape.vocab,
         max_len=executor.shape.max_len,
         dtype=dtype,
-        devices=tuple(f"cpu:{core}" for core in range(threads)),
-        threads=threads,
+        devices=tuple(f"{'cuda' if gpus else 'cpu'}:{number}" for number in range(pool.devices_per_instance)),
+        threads=pool.devices_per_instance,
         kv_tokens_planned=planned,
+        device=gpus[0].name if gpus else "cpu",
+        tp=pool.tp,
+        note=CUDA_NOTE if gpus else None,
     )
 
 
-def _blocks(shape: ModelShape, pool: PoolConfig, element_bytes: int) -> tuple[int, int]:
-    """KV tokens as planned, and the blocks, trash block included, that this machine gives them."""
-    memory = cpu_kv_bytes(
-        host_bytes=usable_memory(), host_devices=usable_cores(), instance_devices=pool.devices_per_instance
-    )
-    blocks = kv_blocks(shape, memory, block_size=pool.block_size, kv_element_bytes=element_bytes)
+def serving_gpus(pool: PoolConfig, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    """The GPUs of an instance, one a rank; none where it is to run on cores.
+
+    An instance of more devices than ranks was planned for cores. Raises MachineError for too few GPUs.
+    """
+    if not gpus or pool.devices_per_instance != pool.tp:
+        return ()
+    if len(gpus) < pool.tp:
+        raise MachineError(
+            f"an instance of {pool.tp} GPUs does not fit",
+            where="pools.0.tp",
+            why=f"this machine has {len(gpus)}",
+            hint=f"tp: {len(gpus)}",
+        )
+    return tuple(gpus[: pool.tp])
+
+
+def kv_size(shape: ModelShape, pool: PoolConfig, gpus: Sequence[Gpu], element_bytes: int) -> tuple[int, int]:
+    """KV tokens as planned, and the blocks of each rank, trash block included, that this machine gives them."""
+    if gpus:
+        graph_rows = sum(decode_sizes(pool.max_seqs)) if pool.cuda_graphs else 0
+        memory = gpu_kv_bytes(
+            shape,
+            memory_bytes=min(gpu.free_bytes for gpu in gpus),
+            token_budget=pool.token_budget,
+            max_seqs=pool.max_seqs,
+            tp=pool.tp,
+            weight_element_bytes=element_bytes,
+            graph_bytes=graph_rows * shape.vocab * element_bytes,  # each graph has its own logits
+        )
+    else:
+        cores = pool.devices_per_instance
+        instance = cpu_kv_bytes(host_bytes=usable_memory(), host_devices=usable_cores(), instance_devices=cores)
+        memory = instance // pool.tp
+    blocks = kv_blocks(shape, memory, block_size=pool.block_size, tp=pool.tp, kv_element_bytes=element_bytes)
     if pool.kv_tokens is None:
         return (blocks - 1) * pool.block_size, blocks
     return pool.kv_tokens, min(blocks, max(pool.kv_tokens // pool.block_size, 1) + 1)
+
+
+def _folder(path: str | None, dummy: bool) -> Path:
+    """The model's folder; random weights need a config.json and no more."""
+    if dummy and path is not None and (Path(path) / "config.json").is_file():
+        return Path(path)
+    return model_folder(path, fetch=False, weights=not dummy)
+
+
+def _codec(folder: Path, name: str, dummy: bool) -> TextCodec:
+    if dummy and not (folder / "tokenizer.json").is_file():
+        return TokenIds()
+    return Tokenizer.load(folder, name=name)

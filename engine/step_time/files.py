@@ -23,7 +23,8 @@ from engine.step_time.model import StepShape
 class Key:
     """What a calibration is for; step times of one key say nothing about another.
 
-    `parallel` is the tensor-parallel degree, on a CPU the threads of one instance.
+    `parallel` is the devices of one instance: GPUs, or the threads of all its ranks. `tp` is how many ranks
+    they are; on GPUs both are the tensor-parallel degree.
     """
 
     engine: str
@@ -32,28 +33,44 @@ class Key:
     model: str
     dtype: str
     parallel: int
+    tp: int = 1
+
+    @property
+    def devices(self) -> str:
+        """`parallel` and `tp` in words."""
+        if self.device != "cpu":
+            return f"{self.device}, {self.parallel} way TP"
+        ranks = "" if self.tp == 1 else f" as {self.tp} ranks"
+        return f"cpu, {self.parallel} thread(s){ranks}"
 
     def __str__(self) -> str:
-        unit = "thread(s)" if self.device == "cpu" else "way TP"
-        return (
-            f"{self.engine} {self.version}, {self.model}, {self.dtype}, {self.device}, {self.parallel} {unit}"
-        )
+        return f"{self.engine} {self.version}, {self.model}, {self.dtype}, {self.devices}"
 
 
 @dataclass(frozen=True, slots=True)
 class StepLog:
-    """Measured steps and what ran them. `header` holds engine, version, model, dtype, threads, block_size."""
+    """Measured steps and what ran them.
+
+    `header` holds engine, version, model, dtype, device, threads (devices of all ranks), tp, block_size; device
+    and tp came later, logs without them are of one rank on a CPU.
+    """
 
     header: dict[str, Any]
     shapes: tuple[StepShape, ...]
     seconds: tuple[float, ...]
 
-    def key(self, device: str = "cpu") -> Key:
+    def key(self) -> Key:
         """The key of a calibration made from this log. Raises InputError where the header lacks a field."""
+        h = self.header
         try:
-            h = self.header
             return Key(
-                str(h["engine"]), str(h["version"]), device, str(h["model"]), str(h["dtype"]), int(h["threads"])
+                engine=str(h["engine"]),
+                version=str(h["version"]),
+                device=str(h.get("device", "cpu")),
+                model=str(h["model"]),
+                dtype=str(h["dtype"]),
+                parallel=int(h["threads"]),
+                tp=int(h.get("tp", 1)),
             )
         except KeyError as error:
             raise InputError(f"the step log's header has no {error.args[0]}") from None

@@ -9,14 +9,16 @@ import socket
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from helpers.server import FAKE_PROGRAM, client
 
+from advisor.advice.machine import Machine
 from advisor.advice.plan import Candidate, Plan, StepTimeUse
 from advisor.advice.target import Target
-from advisor.deploy.launch import DEFAULT_FOLDER, Edit, find, launch, serve
+from advisor.deploy.launch import DEFAULT_FOLDER, Edit, find, launch, refuse, serve
 from advisor.deploy.local import engine_argv, start_engine
 from advisor.deploy.run import Run, read_run, run_file
 from engine.config import EngineConfig, PoolConfig, RouterConfig
@@ -130,7 +132,7 @@ def test_a_busy_port_is_refused_before_anything_loads(folder: Path) -> None:
         ("[{role: prefill}, {role: decode}]", "no prefill/decode split"),
         ("[{role: decode}]", "no prefill/decode split"),
         ("[{count: 2}]", "not several replicas"),
-        ("[{tp: 2, devices_per_instance: 2}]", "tp 1"),
+        ("[{tp: 2, devices_per_instance: 3}]", "3 devices cannot be shared equally by 2 ranks"),
         ("[{pp: 2}]", "pp 1"),
     ],
 )
@@ -248,3 +250,24 @@ def test_a_kv_cache_that_differs_from_the_plan_is_shown() -> None:
             1000,
             992,
         )  # whole blocks of 16
+
+
+@pytest.mark.parametrize(("gpus", "refused"), [((), True), (("a100-80g",), True), (("h100-sxm",) * 2, False)])
+def test_a_plan_for_gpus_needs_them_on_this_machine(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, gpus: tuple[str, ...], refused: bool
+) -> None:
+    monkeypatch.setattr("advisor.deploy.launch.detect_machine", lambda: Machine(2, 2**30, gpus))
+    plan = write_plan(folder, PoolConfig(tp=2, devices_per_instance=2))
+    target = plan.target.model_copy(update={"gpu": "h100-sxm", "gpus": 2})
+    found = replace(find(folder), plan=plan.model_copy(update={"target": target}), edits=())
+    if not refused:
+        refuse(found, port=0)
+        return
+    with pytest.raises(MachineError) as caught:
+        refuse(found, port=0)
+    assert caught.value.why == "the plan is for 2 x h100-sxm, of which this machine has none"
+
+
+def test_random_weights_are_asked_for_on_the_engines_command_line() -> None:
+    assert engine_argv(Path("engine.yaml"), load="dummy")[-2:] == ["--load", "dummy"]
+    assert "--load" not in engine_argv(Path("engine.yaml"))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from advisor.deploy.calibrate import calibrate, step_times_path
-from engine.errors import MachineError
+from advisor.advice.profiles import gpu
+from advisor.deploy.calibrate import calibrate, refit, step_times_path
+from engine.errors import InputError, InvalidMeasurementError, MachineError
 from engine.step_time.files import Key, load_calibrations
 
 # Stands in for `python -m engine.calibrate`: steps take 20 ms + 1 ms a new token + 2 ms a decode row.
@@ -18,7 +21,8 @@ flags = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 random.seed(0)
 with open(flags["--out"], "w") as file:
     header = {"engine": "advise", "version": "9", "model": "folder-name", "dtype": "bfloat16"}
-    file.write(json.dumps(header | {"threads": int(flags["--threads"]), "block_size": 16}) + "\\n")
+    header |= {"threads": int(flags["--threads"]), "tp": int(flags["--tp"]), "block_size": 16}
+    file.write(json.dumps(header | json.loads(flags.get("--header", "{}"))) + "\\n")
     for step in range(120):
         new, rows = random.choice([0, 64, 256]), random.randint(1, 16)
         seconds = 0.020 + 0.001 * new + 0.002 * rows
@@ -51,6 +55,47 @@ def test_calibrate_keeps_what_it_measured_beside_other_calibrations(tmp_path: Pa
     assert load_calibrations(result.path) == {
         Key("advise", "9", "cpu", "tiny", "bfloat16", threads): result.step_time for threads in (1, 2)
     }
+
+
+def test_ranks_have_a_calibration_of_their_own(tmp_path: Path, model: Path) -> None:
+    for tp in (1, 2):
+        calibrate(model=str(model), threads=2, tp=tp, cache=tmp_path, program=(sys.executable, "-c", FAKE))
+    one, two = sorted(load_calibrations(step_times_path(tmp_path)))
+    assert (one.parallel, one.tp) == (2, 1)
+    assert (two.parallel, two.tp) == (2, 2)
+    assert str(two).endswith("cpu, 2 thread(s) as 2 ranks")
+
+
+def served_log(path: Path, **header: object) -> Path:
+    """A step log of 20 ms + 1 ms a new token + 2 ms a decode row, as a served engine writes it."""
+    argv = [sys.executable, "-c", FAKE, "--out", str(path), "--threads", "2", "--tp", "2"]
+    subprocess.run([*argv, "--header", json.dumps(header)], check=True)
+    return path
+
+
+def test_a_served_engines_step_log_is_refitted_under_its_own_key(tmp_path: Path) -> None:
+    log = served_log(tmp_path / "steps.jsonl", model="served", device="cpu")
+    result = refit(log, cache=tmp_path)
+    assert result.key == Key("advise", "9", "cpu", "served", "bfloat16", 2, 2)
+    assert result.step_time.coefficients == pytest.approx((0.020, 0, 0.001, 0, 0.002, 0), abs=1e-7)
+    assert load_calibrations(result.path) == {result.key: result.step_time}
+
+
+def test_a_gpus_step_log_is_kept_under_the_id_that_plans_use(tmp_path: Path) -> None:
+    log = served_log(tmp_path / "steps.jsonl", device="NVIDIA H100 80GB HBM3")
+    assert refit(log, cache=tmp_path).key.device == gpu("NVIDIA H100 80GB HBM3").id
+    unknown = served_log(tmp_path / "steps.jsonl", device="NVIDIA GPU That Nobody Knows")
+    assert refit(unknown, cache=tmp_path).key.device == "NVIDIA GPU That Nobody Knows"
+
+
+def test_a_step_log_that_cannot_be_fitted_changes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot read the step log"):
+        refit(tmp_path / "none.jsonl", cache=tmp_path)
+    log = served_log(tmp_path / "steps.jsonl")
+    log.write_text("\n".join(log.read_text().splitlines()[:20]))
+    with pytest.raises(InvalidMeasurementError, match="19 steps are too few"):
+        refit(log, cache=tmp_path)
+    assert not step_times_path(tmp_path).exists()
 
 
 def test_a_failed_measurement_says_why_and_keeps_nothing(tmp_path: Path, model: Path) -> None:

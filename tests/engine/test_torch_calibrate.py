@@ -12,7 +12,7 @@ import pytest
 from helpers.tiny_model import LLAMA, write_tiny_model
 
 from engine import calibrate
-from engine.calibrate import POOL_TOKENS, build_step, design, main
+from engine.calibrate import CPU_GRID, GPU_GRID, Grid, build_step, design, main
 from engine.shape import ModelShape
 from engine.step_time.model import StepShape
 
@@ -20,13 +20,14 @@ SHAPE = ModelShape.from_config(LLAMA)
 LONG = replace(SHAPE, max_len=131_072)
 
 
+@pytest.mark.parametrize("grid", [CPU_GRID, GPU_GRID], ids=["cpu", "gpu"])
 @pytest.mark.parametrize("shape", [LONG, SHAPE, replace(SHAPE, max_len=64)])
-def test_designed_steps_fit_the_model_and_the_pool(shape: ModelShape) -> None:
+def test_designed_steps_fit_the_model_and_the_pool(shape: ModelShape, grid: Grid) -> None:
     for seed in range(20):
-        for step in design(shape, Random(seed)):
+        for step in design(shape, Random(seed), grid):
             built = build_step(1, step, 16, 256, Random(0)).rows
             assert all(0 <= row.start <= shape.max_len - len(row.tokens) for row in built)
-            assert sum(row.start + len(row.tokens) for row in built) <= POOL_TOKENS
+            assert sum(row.start + len(row.tokens) for row in built) <= grid.pool_tokens
 
 
 def test_a_pass_covers_both_phases_and_their_mixture() -> None:
@@ -57,20 +58,25 @@ def test_rows_of_a_step_share_no_block() -> None:
     assert 0 not in blocks
 
 
-def test_the_file_is_a_step_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibrate, "_CHUNKS", (16, 64))
+@pytest.mark.parametrize("tp", [1, 2])
+def test_the_file_is_a_step_log(tmp_path: Path, tp: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = replace(CPU_GRID, chunks=(16, 64))
+    monkeypatch.setattr(calibrate, "CPU_GRID", small)
     folder, out = write_tiny_model(tmp_path / "tiny"), tmp_path / "steps.jsonl"
-    assert main(["--model", str(folder), "--out", str(out), "--dtype", "float32", "--seconds", "0"]) == 0
+    argv = ["--model", str(folder), "--out", str(out), "--dtype", "float32", "--seconds", "0"]
+    assert main([*argv, "--threads", str(tp), "--tp", str(tp)]) == 0
     header, *lines = map(json.loads, out.read_text().splitlines())
     assert header.pop("version")
     assert header == {
         "engine": "advise",
         "model": "tiny",
         "dtype": "float32",
-        "threads": 1,
+        "device": "cpu",
+        "threads": tp,
+        "tp": tp,
         "block_size": 16,
     }
-    assert len(lines) == 2 * len(design(SHAPE, Random(0)))
+    assert len(lines) == 2 * len(design(SHAPE, Random(0), small))
     assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
     assert all(
         line["seconds"] > 0 and line.keys() == {"step", "seconds", "prefill", "decode_rows", "decode_context"}
@@ -98,6 +104,13 @@ def test_seconds_are_those_of_the_step_that_is_named() -> None:
     tokens = [shape.tokens for shape, _ in measured]
     assert all(seconds >= 1e-4 * count for count, (_, seconds) in zip(tokens, measured, strict=True))
     assert sleeper.ran == len(measured) + len(set(tokens))
+
+
+def test_threads_that_ranks_cannot_share_equally_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--model", str(tmp_path), "--out", str(tmp_path / "x"), "--threads", "3", "--tp", "2"]) == 2
+    assert "3 threads cannot be shared equally by 2 ranks" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_run_is_an_error_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from helpers.tiny_model import write_tiny_model
 
 from engine.executors.torch import TorchExecutor, probe_dtype
 from engine.request import SamplingParams
-from engine.step import Step, StepRow
+from engine.step import PREVIOUS, Step, StepRow
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +47,34 @@ def test_steps_run_in_the_order_submitted(executor: TorchExecutor) -> None:
     assert second.result().tokens == whole.tokens
 
 
+def test_a_step_may_build_on_one_that_is_in_flight(executor: TorchExecutor) -> None:
+    """Decodes submitted before their tokens are known, as the core makes them with `overlap`."""
+
+    def decode(name: str, block: int, token: int, start: int) -> StepRow:
+        return StepRow(name, (token,), start, (block,), True, False, SamplingParams())
+
+    def started(name: str, block: int) -> StepRow:
+        return StepRow(name, (9, 8, block), 0, (block,), True, True, SamplingParams())
+
+    first = executor.submit(Step(1, (started("a", 1), started("b", 2)))).result().tokens
+    expected = [first]
+    for start in (3, 4):
+        rows = [
+            decode(name, block, token or 0, start)
+            for name, block, token in zip("ab", (1, 2), expected[-1], strict=True)
+        ]
+        expected.append(executor.submit(Step(start, tuple(rows))).result().tokens)
+    flights = [executor.submit(Step(1, (started("a", 1), started("b", 2))))]
+    for start in (3, 4):
+        # In another order: a token belongs to a request, not to a place.
+        rows = [decode(name, block, PREVIOUS, start) for name, block in (("b", 2), ("a", 1))]
+        flights.append(executor.submit(Step(start, tuple(rows))))
+    assert [flight.result().tokens for flight in flights] == [first, *(tokens[::-1] for tokens in expected[1:])]
+    unknown = executor.submit(Step(5, (decode("c", 3, PREVIOUS, 1),)))
+    with pytest.raises(ValueError, match="no token of c"):
+        unknown.result()
+
+
 def test_a_failed_step_raises_and_the_next_one_runs(executor: TorchExecutor) -> None:
     good = Step(1, (prefill((5, 6), 1, sample=True),))
     expected = executor.submit(good).result()
@@ -60,7 +88,6 @@ def test_a_failed_step_raises_and_the_next_one_runs(executor: TorchExecutor) -> 
 def test_serving_dtypes_start_as_float64_does(folder: Path, executor: TorchExecutor, dtype: str) -> None:
     """Half precision drifts apart later; the first token of this prompt is far ahead of the second."""
     with TorchExecutor(folder, dtype=dtype, threads=1, num_blocks=8, block_size=16) as other:
-        other.warm_up()
         prompt = list(range(40, 70))
         assert decode_alone(other, prompt, 1) == decode_alone(executor, prompt, 1)
         assert other.dtype in ("bfloat16", "float32", dtype)

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 import torch
 from helpers.greedy import Reference, decode_alone, decode_through_core, reference_greedy, reference_model
-from helpers.tiny_model import LLAMA, QWEN2, QWEN3, write_tiny_model
+from helpers.tiny_model import FAMILIES, LLAMA, write_tiny_model
 
 from engine.config import PoolConfig
 from engine.executors.torch import TorchExecutor
@@ -22,8 +22,8 @@ POOL_BLOCKS = 256
 FEW_BLOCKS = 25  # the longest request needs 22; eight at once need far more
 
 
-def tiny_executor(folder: Path) -> TorchExecutor:
-    return TorchExecutor(folder, dtype="float64", threads=1, num_blocks=POOL_BLOCKS, block_size=BLOCK)
+def tiny_executor(folder: Path, tp: int = 1) -> TorchExecutor:
+    return TorchExecutor(folder, dtype="float64", tp=tp, num_blocks=POOL_BLOCKS, block_size=BLOCK)
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +34,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def executor(folder: Path) -> Iterator[TorchExecutor]:
     with tiny_executor(folder) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def pair(folder: Path) -> Iterator[TorchExecutor]:
+    """The same model on two ranks, which are processes: started once."""
+    with tiny_executor(folder, tp=2) as opened:
         yield opened
 
 
@@ -54,9 +61,14 @@ def references(folder: Path, prompts: list[list[int]]) -> list[Reference]:
     return [reference_greedy(model, prompt, OUTPUT) for prompt in prompts]
 
 
-@pytest.mark.parametrize("config", [LLAMA, QWEN2, QWEN3], ids=lambda config: config["model_type"])
-def test_families_match_transformers(config: dict[str, object], tmp_path: Path) -> None:
-    folder = write_tiny_model(tmp_path, config, seed=5)
+QUICK = ("llama 3", "mistral", "qwen2", "qwen3", "opt")  # logits of the others: test_model_families.py
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in FAMILIES]
+)
+def test_families_match_transformers(family: str, tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path, FAMILIES[family], seed=5)
     model, random = reference_model(folder, torch.float64), Random(1)
     with tiny_executor(folder) as executor:
         for length in (1, BLOCK, BLOCK + 1, 333):
@@ -64,22 +76,29 @@ def test_families_match_transformers(config: dict[str, object], tmp_path: Path) 
             assert decode_alone(executor, prompt, 24) == reference_greedy(model, prompt, 24).tokens
 
 
-MATRIX = list(product([False, True], [16, 64, 512, 4096], [1, 8], [False, True]))
+MATRIX = [
+    # Two ranks take ten times as long a step here: by default only where batches, chunks and preemptions mix.
+    pytest.param(*arm, tp, marks=[pytest.mark.slow] if tp == 2 and arm[1:3] != (64, 8) else [])
+    for arm in product([False, True], [16, 64, 512, 4096], [1, 8], [False, True])
+    for tp in (1, 2)
+]
 
 
-@pytest.mark.parametrize(("prefix_cache", "token_budget", "at_once", "few_blocks"), MATRIX)
+@pytest.mark.parametrize(("prefix_cache", "token_budget", "at_once", "few_blocks", "tp"), MATRIX)
 def test_scheduling_never_changes_the_tokens(
     executor: TorchExecutor,
+    pair: TorchExecutor,
     prompts: list[list[int]],
     references: list[Reference],
     prefix_cache: bool,
     token_budget: int,
     at_once: int,
     few_blocks: bool,
+    tp: int,
 ) -> None:
     pool = PoolConfig(token_budget=token_budget, prefix_cache=prefix_cache, block_size=BLOCK)
     outputs, stats = decode_through_core(
-        executor,
+        executor if tp == 1 else pair,
         prompts,
         [SamplingParams(max_tokens=OUTPUT)] * len(prompts),
         pool=pool,

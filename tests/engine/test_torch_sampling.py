@@ -7,8 +7,8 @@ import torch
 from scipy.stats import chisquare
 
 from engine.request import SamplingParams
-from engine.sampling import sample, support
-from engine.step import StepRow
+from engine.sampling import sample_step, support
+from engine.step import Step, StepRow
 
 VOCAB = 12
 LOGITS = torch.tensor([0.1, 2.0, -1.0, 0.7, 1.5, -2.5, 0.0, 1.1, -0.3, 0.4, -1.7, 0.9])
@@ -17,6 +17,11 @@ LOGITS = torch.tensor([0.1, 2.0, -1.0, 0.7, 1.5, -2.5, 0.0, 1.1, -0.3, 0.4, -1.7
 def row(position: int, params: SamplingParams, output_index: int = 0) -> StepRow:
     """A decode row whose sampled token lands at `position`."""
     return StepRow("r", (0,), position - 1, (1,), True, False, params, output_index)
+
+
+def sample(logits: torch.Tensor, rows: list[StepRow], eos: frozenset[int]) -> list[int]:
+    """The tokens of a step whose rows all sample."""
+    return [token for token in sample_step(logits, Step(1, tuple(rows)), eos).tokens if token is not None]
 
 
 def kept(params: SamplingParams) -> set[int]:
