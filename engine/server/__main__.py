@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from functools import partial
 from pathlib import Path
 
 from engine.server.backend import load_torch
@@ -21,6 +22,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, help="instead of the file's server.port; 0 takes a free one")
     parser.add_argument("--step-log", type=Path, help="write one JSON line a step to this file")
     parser.add_argument("--fault", help="slow-steps:3 makes every step take three times as long")
+    parser.add_argument(
+        "--load", choices=("auto", "dummy"), default="auto", help="dummy: random weights of the model's shape"
+    )
     parser.add_argument("--parent-pid", type=int, help="stop when this process, the parent, is gone")
     return parser
 
@@ -30,7 +34,7 @@ def main() -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     given = arguments().parse_args()
     options = Options(given.port, given.step_log, given.fault, given.parent_pid)
-    return serve(given.config, load_torch, options)
+    return serve(given.config, partial(load_torch, dummy=given.load == "dummy"), options)
 
 
 if __name__ == "__main__":

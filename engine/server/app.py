@@ -8,44 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import secrets
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from engine.errors import InputError
 from engine.kv.identity import namespace
-from engine.request import Request as EngineRequest
-from engine.request import SamplingParams
-from engine.server.bodies import ApiError, ChatBody, CompletionBody, GenerationBody, parse
+from engine.server.bodies import B, ChatBody, CompletionBody, GenerationBody, parse
+from engine.server.choices import Served, engine_requests, sampling_of
 from engine.server.codec import TextCodec
+from engine.server.errors import ApiError
 from engine.server.generation import Generation
-from engine.server.guard import Guard
+from engine.server.guard import LIVE_PATH, Guard
+from engine.server.limits import read_body
 from engine.server.loop import EngineLoop
 from engine.server.metrics import Metrics
+from engine.server.openapi import document
 from engine.server.shapes import ChatDialect, TextDialect
 
-MAX_BODY_BYTES = 16 * 1024 * 1024
-_BODY_TIMEOUT_S = 15.0
 _DEFAULT_MAX_TOKENS = 16
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """What one server serves. `max_len` is prompt plus output, tokens, that model and KV cache both hold."""
-
-    model: str
-    max_len: int
-    vocab_size: int
-    max_queued: int
 
 
 class Api:
@@ -57,6 +45,7 @@ class Api:
         self._codec = codec
         self._metrics = metrics
         self._ids = itertools.count(1)
+        self._document = msgspec.json.encode(document())
         self.draining = False
 
     def application(self, *, api_key: str | None, loopback: bool) -> Guard:
@@ -66,7 +55,10 @@ class Api:
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
             Route("/v1/models", self.models),
             Route("/health", self.health),
+            Route("/health/ready", self.health),
+            Route(LIVE_PATH, self.live),
             Route("/metrics", self.metrics),
+            Route("/openapi.json", self.openapi),
         ]
         handlers: dict[Any, Any] = {ApiError: _api_error, HTTPException: _http_error, Exception: _server_error}
         app = Starlette(routes=routes, exception_handlers=handlers)
@@ -74,25 +66,26 @@ class Api:
 
     async def completions(self, request: Request) -> Response:
         """POST /v1/completions."""
-        self._refuse_when_closed()
-        body = parse(CompletionBody, await _read(request))
-        prompt = body.prompt
-        if isinstance(prompt, str):
-            # In a thread: a long prompt takes tens of milliseconds, in which other streams want their tokens.
-            prompt = tuple(await asyncio.to_thread(self._codec.encode, prompt))
-        return self._answer(body, prompt, body.max_tokens, _DEFAULT_MAX_TOKENS, TextDialect)
+        body = await self._body(CompletionBody, request)
+        prompts = [prompt for prompt in body.prompt if not isinstance(prompt, str)]
+        if len(prompts) < len(body.prompt):
+            # In a thread: long texts take tens of milliseconds, in which other streams want their tokens.
+            try:
+                prompts = await asyncio.to_thread(self._encode, body)
+            except InputError as error:
+                raise ApiError(400, error.message, param="prompt") from None
+        return self._answer(request, body, prompts, body.max_tokens, _DEFAULT_MAX_TOKENS, TextDialect)
 
     async def chat(self, request: Request) -> Response:
         """POST /v1/chat/completions."""
-        self._refuse_when_closed()
-        body = parse(ChatBody, await _read(request))
+        body = await self._body(ChatBody, request)
         messages = [message.plain() for message in body.messages]
         try:
             prompt = tuple(await asyncio.to_thread(self._codec.encode_chat, messages))
         except InputError as error:
             raise ApiError(400, error.message, param="messages") from None
         asked = body.max_completion_tokens or body.max_tokens
-        return self._answer(body, prompt, asked, self._served.max_len, ChatDialect)
+        return self._answer(request, body, [prompt], asked, self._served.max_len, ChatDialect)
 
     async def models(self, _request: Request) -> Response:
         """GET /v1/models."""
@@ -106,9 +99,27 @@ class Api:
         state = "failed" if self._engine.failure else "draining" if self.draining else "ready"
         return _json(200 if state == "ready" else 503, {"status": state})
 
+    async def live(self, _request: Request) -> Response:
+        """GET /health/live: this process answers."""
+        return _json(200, {"status": "live"})
+
     async def metrics(self, _request: Request) -> Response:
         """GET /metrics."""
         return Response(self._metrics.exposition(), media_type=_METRICS_TYPE)
+
+    async def openapi(self, _request: Request) -> Response:
+        """GET /openapi.json."""
+        return Response(self._document, media_type="application/json")
+
+    async def _body(self, kind: type[B], request: Request) -> B:
+        self._refuse_when_closed()
+        body = parse(kind, await read_body(request))
+        if body.ignored_fields:
+            self._metrics.ignored_fields.inc(body.ignored_fields)
+        return body
+
+    def _encode(self, body: CompletionBody) -> list[tuple[int, ...]]:
+        return [tuple(self._codec.encode(p)) if isinstance(p, str) else p for p in body.prompt]
 
     def _refuse_when_closed(self) -> None:
         if self.draining or self._engine.failure:
@@ -117,71 +128,36 @@ class Api:
 
     def _answer(
         self,
+        request: Request,
         body: GenerationBody,
-        prompt: tuple[int, ...],
+        prompts: list[tuple[int, ...]],
         asked_tokens: int | None,
         default_tokens: int,
         kind: type[TextDialect | ChatDialect],
     ) -> Response:
-        sampling = self._sampling(body, prompt, asked_tokens, default_tokens)
+        served = self._served
+        sampling = [sampling_of(served, body, prompt, asked_tokens, default_tokens) for prompt in prompts]
         self._refuse_when_closed()  # again: reading and tokenizing took time
-        if self._engine.waiting >= self._served.max_queued:
+        self._refuse_when_full(len(prompts) * body.n)
+        answer_id = f"{kind.id_prefix}-{next(self._ids)}"
+        request.state.answer_id = answer_id
+        groups = engine_requests(
+            answer_id, prompts, sampling, namespace(served.model, scope=body.cache_salt), body.n
+        )
+        wake = asyncio.Event()
+        stream = body.stream or bool(body.stop)
+        tickets = [t for group in groups for t in self._engine.add_choices(group, wake, stream=stream)]
+        created = int(time.time())
+        dialect = kind(answer_id, created, served.model, self._codec, include_usage=body.include_usage)
+        return Generation(self._engine, self._codec, tickets, dialect, body)
+
+    def _refuse_when_full(self, choices: int) -> None:
+        """All choices of a request go into the queue, or none."""
+        if choices > self._served.max_queued:
+            raise ApiError(400, f"the queue holds {self._served.max_queued} requests, one a choice", param="n")
+        if self._engine.waiting + choices > self._served.max_queued:
             self._metrics.rejected.labels("queue_full").inc()
             raise ApiError(429, "the queue is full", code="queue_full", headers={"retry-after": "1"})
-        request_id = f"{kind.id_prefix}-{next(self._ids)}"
-        dialect = kind(request_id, int(time.time()), self._served.model, include_usage=body.include_usage)
-        scope = namespace(self._served.model, scope=body.cache_salt)
-        ticket = self._engine.add(EngineRequest(request_id, prompt, sampling, scope), stream=body.stream)
-        return Generation(self._engine, self._codec, ticket, dialect, body)
-
-    def _sampling(
-        self, body: GenerationBody, prompt: tuple[int, ...], asked: int | None, default: int
-    ) -> SamplingParams:
-        """Check what needs the model's sizes. Raises ApiError 400, 404."""
-        served = self._served
-        if body.model not in (None, served.model):
-            raise ApiError(404, f"no such model; this is {served.model}", param="model", code="model_not_found")
-        if not prompt:
-            raise ApiError(400, "the prompt is empty", param="prompt")
-        if max(prompt) >= served.vocab_size or min(prompt) < 0:
-            raise ApiError(400, f"token ids go from 0 to {served.vocab_size - 1}", param="prompt")
-        room = served.max_len - len(prompt)
-        if room < (asked or 1):
-            wanted = f"{len(prompt)} prompt tokens and {asked or 1} output tokens"
-            message = f"this model holds {served.max_len} tokens; {wanted} were asked for"
-            raise ApiError(400, message, param="prompt", code="context_length_exceeded")
-        max_tokens = asked or min(default, room)
-        if body.min_tokens > max_tokens:
-            raise ApiError(400, f"min_tokens is over max_tokens, {max_tokens}", param="min_tokens")
-        return SamplingParams(
-            max_tokens=max_tokens,
-            min_tokens=body.min_tokens,
-            temperature=body.temperature,
-            top_k=max(body.top_k, 0),
-            top_p=body.top_p,
-            seed=secrets.randbits(63) if body.seed is None else body.seed % 2**63,
-            ignore_eos=body.ignore_eos,
-        )
-
-
-async def _read(request: Request) -> bytes:
-    """The body, within limits of size and time. Raises ApiError 413, 408, 400."""
-    too_large = ApiError(413, f"the body is over {MAX_BODY_BYTES} bytes", code="body_too_large")
-    declared = request.headers.get("content-length", "0")
-    if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
-        raise too_large
-    body = bytearray()
-    try:
-        async with asyncio.timeout(_BODY_TIMEOUT_S):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > MAX_BODY_BYTES:
-                    raise too_large
-    except TimeoutError:
-        raise ApiError(408, f"the body took over {_BODY_TIMEOUT_S:g} s") from None
-    except ClientDisconnect:
-        raise ApiError(400, "the client went away") from None
-    return bytes(body)
 
 
 def _json(status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
@@ -194,7 +170,8 @@ async def _api_error(_request: Request, error: ApiError) -> Response:
 
 async def _http_error(_request: Request, error: HTTPException) -> Response:
     """Routes that do not exist, methods that they do not take."""
-    return _json(error.status_code, ApiError(error.status_code, error.detail).body())
+    headers = dict(error.headers or {})
+    return _json(error.status_code, ApiError(error.status_code, error.detail).body(), headers)
 
 
 async def _server_error(_request: Request, _error: Exception) -> Response:

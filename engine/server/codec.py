@@ -33,6 +33,10 @@ class TextCodec(Protocol):
         """Text of token ids."""
         ...
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token says: the UTF-8 of its text, or of a part of a character."""
+        ...
+
     def stream(self) -> TextStream:
         """A detokenizer for one output."""
         ...

@@ -13,7 +13,9 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from engine.core import EngineCore, TokenEvent
 from engine.errors import InputError
@@ -21,15 +23,35 @@ from engine.invariants import InvariantError, require
 from engine.request import Request
 from engine.server.observer import Observer
 from engine.server.ticket import Ending, Ticket
-from engine.step import Executor, Step
+from engine.step import Executor, Handle, Step
 
 _log = logging.getLogger(__name__)
 _SELF_CHECK_AFTER_S = 1.0  # idle this long: a check takes milliseconds that an arriving request would wait
-_Command = Ticket | str | None  # a request to add, the id of one to abort, or: stop
+
+
+class _Finish(NamedTuple):
+    """End a request that has said all that its client wants."""
+
+    request_id: str
+
+
+class _Flight(NamedTuple):
+    """A step that the executor carries out since `submitted`, seconds."""
+
+    step: Step
+    handle: Handle
+    submitted: float
+
+
+_Command = list[Ticket] | _Finish | str | None  # requests to add, one to finish, one to abort, or: stop
 
 
 class EngineLoop:
-    """Drives one core with one executor. `clock` is in seconds."""
+    """Drives one core with one executor. `clock` is in seconds.
+
+    `shared_block`: with a prefix cache, the tokens of one of its blocks. Choices of one prompt longer than that
+    wait for the first one's first token, so that the prompt is computed once. 0: without a prefix cache.
+    """
 
     def __init__(
         self,
@@ -37,15 +59,20 @@ class EngineLoop:
         executor: Executor,
         observer: Observer,
         *,
+        shared_block: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._core = core
         self._executor = executor
         self._observer = observer
+        self._shared_block = shared_block
         self._clock = clock
         self._inbox: queue.SimpleQueue[_Command] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="engine-loop")
-        self._stopping = False  # the thread's
+        self._stopping = False  # the thread's, as the next three
+        self._flights: deque[_Flight] = deque()
+        self._completed = 0.0  # when the last step was
+        self._behind: dict[str, list[Ticket]] = {}  # choices that wait for the first one, by its id
         self._open: dict[str, Ticket] = {}  # the event loop's, as all below
         self._waiting = 0
         self._on_failure: Callable[[], None] = lambda: None
@@ -69,16 +96,26 @@ class EngineLoop:
 
     def add(self, request: Request, *, stream: bool) -> Ticket:
         """Hand a request to the engine."""
-        ticket = Ticket(request, self._clock(), stream=stream)
-        self._open[request.id] = ticket
-        self._waiting += 1
-        self._inbox.put(ticket)
-        return ticket
+        return self.add_choices([request], asyncio.Event(), stream=stream)[0]
+
+    def add_choices(self, requests: Sequence[Request], wake: asyncio.Event, *, stream: bool) -> list[Ticket]:
+        """Hand requests of one prompt to the engine; their tickets share `wake`."""
+        now = self._clock()
+        tickets = [Ticket(request, now, stream=stream, wake=wake) for request in requests]
+        self._open |= {ticket.request.id: ticket for ticket in tickets}
+        self._waiting += len(tickets)
+        self._inbox.put(tickets)
+        return tickets
 
     def abort(self, ticket: Ticket) -> None:
         """End a request; nothing happens if it has ended."""
         if ticket.ending is None:
             self._inbox.put(ticket.request.id)
+
+    def finish(self, ticket: Ticket) -> None:
+        """End a request whose text has reached a stop string: an end with `stop`, not an abort."""
+        if ticket.ending is None:
+            self._inbox.put(_Finish(ticket.request.id))
 
     async def stop(self) -> None:
         """End what is open and the thread. A step in flight is waited for."""
@@ -105,6 +142,10 @@ class EngineLoop:
             if ticket is None:
                 continue
             if event.token is not None:
+                if event.index == 0:
+                    ticket.cached_tokens = event.cached_tokens
+                if event.logprobs is not None:
+                    ticket.logprobs.append(event.logprobs)
                 ticket.push(event.token)
             if event.finish_reason is not None:
                 self._end(ticket, Ending(event.finish_reason, event.cached_tokens))
@@ -140,10 +181,14 @@ class EngineLoop:
         while True:
             self._take_commands(wait_s=0)
             if self._stopping:
+                for flight in self._flights:
+                    flight.handle.result()
                 return
             step = self._core.next_step(self._clock())
             if step is not None:
-                self._carry_out(step)
+                self._begin(step)
+            elif self._flights:
+                self._complete(self._flights.popleft())
             elif self._core.has_work:
                 raise RuntimeError("requests are open, but no step can be made for them")
             else:
@@ -177,10 +222,35 @@ class EngineLoop:
     def _obey(self, command: _Command) -> None:
         if command is None:
             self._stopping = True
-        elif isinstance(command, str):
-            self._publish(self._core.abort(command, self._clock()))
+        elif isinstance(command, list):
+            self._add_choices(command)
         else:
-            self._add(command)
+            self._end_early(command)
+
+    def _add_choices(self, tickets: list[Ticket]) -> None:
+        first, *others = tickets
+        if others and 0 < self._shared_block < len(first.request.prompt):
+            self._behind[first.request.id] = others
+            others = []
+        for ticket in (first, *others):
+            self._add(ticket)
+
+    def _end_early(self, command: _Finish | str) -> None:
+        request_id = command if isinstance(command, str) else command.request_id
+        self._release(request_id)
+        events = self._core.abort(request_id, self._clock())
+        if isinstance(command, _Finish):
+            for event in events:
+                event.finish_reason = "stop"
+        self._publish(events)
+
+    def _release(self, request_id: str) -> None:
+        """Add the choices that wait with or for this one."""
+        for first, others in list(self._behind.items()):
+            if first == request_id or any(ticket.request.id == request_id for ticket in others):
+                del self._behind[first]
+                for ticket in others:
+                    self._add(ticket)
 
     def _add(self, ticket: Ticket) -> None:
         try:
@@ -192,17 +262,26 @@ class EngineLoop:
         else:
             self._observer.added(ticket)
 
-    def _carry_out(self, step: Step) -> None:
-        started = self._clock()
-        admitted = self._observer.step_starts(step, started)
+    def _begin(self, step: Step) -> None:
+        now = self._clock()
+        admitted = self._observer.step_starts(step, now)
         if admitted:
             self._events.call_soon_threadsafe(self._admitted, admitted)
-        result = self._executor.submit(step).result()
+        self._flights.append(_Flight(step, self._executor.submit(step), now))
+
+    def _complete(self, flight: _Flight) -> None:
+        result = flight.handle.result()
         now = self._clock()
-        self._publish(self._core.complete(step.id, result, now))
-        self._observer.step_ended(step, started, now, self._core.stats())
+        self._publish(self._core.complete(flight.step.id, result, now))
+        # A step that was made ahead runs from the end of the one before.
+        started = max(flight.submitted, self._completed)
+        self._completed = now
+        self._observer.step_ended(flight.step, started, now, self._core.stats())
 
     def _publish(self, events: list[TokenEvent]) -> None:
         if events:
             self._events.call_soon_threadsafe(self._deliver, events)
             self._observer.events(events)
+        if self._behind:
+            for event in events:
+                self._release(event.request_id)

@@ -1,13 +1,14 @@
 """What /metrics says, in Prometheus form.
 
 Owns the registry of one server; nothing is registered globally. The engine loop's thread writes all of it but
-`advise_rejected_total`. Seconds are of the engine's clock: TTFT counts from the arrival of the request's body,
-TBT is the gap between two tokens of one request as the engine produced them.
+`advise_rejected_total` and `advise_ignored_fields_total`. Seconds are of the engine's clock: TTFT counts from
+the arrival of the request's body, TBT is the gap between two tokens of one request as the engine made them.
 
 | metric | labels | meaning |
 |---|---|---|
 | advise_requests_total | finish_reason | requests that ended: stop, length, abort, error |
 | advise_rejected_total | reason | requests refused before the queue: queue_full, draining |
+| advise_ignored_fields_total | | fields of request bodies that nobody knows |
 | advise_prompt_tokens_total | | prompt tokens of requests first admitted |
 | advise_prefix_hit_tokens_total | | of those, found in the prefix cache |
 | advise_generated_tokens_total | | tokens sampled |
@@ -47,6 +48,7 @@ class Metrics:
 
         self.requests = counter("requests", "requests that ended", "finish_reason")
         self.rejected = counter("rejected", "requests refused before the queue", "reason")
+        self.ignored_fields = counter("ignored_fields", "unknown fields of request bodies")
         self.prompt_tokens = counter("prompt_tokens", "prompt tokens of admitted requests")
         self.prefix_hit_tokens = counter("prefix_hit_tokens", "prompt tokens found in the prefix cache")
         self.generated_tokens = counter("generated_tokens", "tokens sampled")

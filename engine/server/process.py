@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import uvicorn
 
 from engine import __version__
 from engine.config import EngineConfig, ServerConfig
@@ -33,8 +32,10 @@ from engine.core import EngineCore
 from engine.errors import AdviseError, InputError, MachineError
 from engine.host import usable_cores
 from engine.launchable import why_not_launchable
-from engine.server.app import Api, Served
+from engine.server.app import Api
 from engine.server.backend import Backend
+from engine.server.choices import Served
+from engine.server.connection import MAX_CONNECTIONS, HttpServer
 from engine.server.faults import SlowSteps, slow_factor
 from engine.server.guard import is_loopback
 from engine.server.loop import EngineLoop
@@ -46,8 +47,7 @@ API_KEY_VARIABLE = "ADVISE_API_KEY"
 _log = logging.getLogger(__name__)
 _PARENT_POLL_S = 0.25
 _KV_TOLERANCE = 0.05
-_KEEP_ALIVE_S = 60
-_CLOSE_S = 5  # what connections get to take their last bytes
+_CLOSE_S = 5  # what the server gets to end by itself once its parent is gone
 # The engine's thread takes the interpreter lock hundreds of times a step; at the default 5 ms each wait for the
 # event loop's thread could cost it that much.
 _SWITCH_INTERVAL_S = 0.0005
@@ -69,6 +69,7 @@ def serve(config_file: Path, load: Callable[[EngineConfig], Backend], options: O
     Prints one JSON line on stdout: the ready line, or `{"error": {...}}` where it could not start.
     """
     _watch_parent(options.parent_pid)
+    _allow_open_files(2 * MAX_CONNECTIONS)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
         config = _read(config_file, options.port)
@@ -125,12 +126,19 @@ class _Server:
         kv_tokens = (backend.num_blocks - 1) * pool.block_size
         max_len = min(config.model.max_len or backend.max_len, backend.max_len, kv_tokens)
         core = EngineCore(
-            pool, num_blocks=backend.num_blocks, max_len=max_len, eos_token_ids=backend.eos_token_ids
+            pool,
+            num_blocks=backend.num_blocks,
+            max_len=max_len,
+            eos_token_ids=backend.eos_token_ids,
+            # On a CPU the step runs on the cores that would make the next one.
+            overlap=backend.device != "cpu",
         )
         log = StepLog(options.step_log, _header(config, backend)) if options.step_log else None
         factor = slow_factor(options.fault)
         executor = SlowSteps(backend.executor, factor) if factor > 1 else backend.executor
-        self._engine = EngineLoop(core, executor, Observer(metrics, pool.token_budget, log))
+        observer = Observer(metrics, pool.token_budget, log)
+        shared_block = pool.block_size if pool.prefix_cache else 0
+        self._engine = EngineLoop(core, executor, observer, shared_block=shared_block)
         served = Served(config.model.name, max_len, backend.vocab_size, config.server.max_queued)
         self._api = Api(served, self._engine, backend.codec, metrics)
         key = os.environ.get(API_KEY_VARIABLE) or None
@@ -140,7 +148,7 @@ class _Server:
             "load_seconds": round(load_s, 3),
             "fault": options.fault,
         }
-        self._http = _Http(app, lambda: _say(ready))
+        self._http = HttpServer(app, lambda: _say(ready))
         self._listener = listener
         self._drain_s = config.server.drain_s
         planned = backend.kv_tokens_planned
@@ -177,33 +185,6 @@ class _Server:
                     await asyncio.sleep(0.02)
 
 
-class _Http(uvicorn.Server):
-    """uvicorn, less its signal handling, which would end the process by the signal and not with status 0."""
-
-    def __init__(self, app: Any, on_ready: Callable[[], None]) -> None:
-        settings = uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            ws="none",
-            server_header=False,
-            date_header=False,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=_CLOSE_S,
-        )
-        super().__init__(settings)
-        self._on_ready = on_ready
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._on_ready()
-
-
 @contextlib.contextmanager
 def _bound(server: ServerConfig) -> Iterator[socket.socket]:
     """A bound socket, taken before the model loads so that a busy port is known at once."""
@@ -229,6 +210,18 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     except ImportError:
         return None
     return uvloop.new_event_loop
+
+
+def _allow_open_files(count: int) -> None:
+    """Many systems let a process open 1,024 files at first; it may ask for more up to a hard limit."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= soft < count:
+        wanted = count if hard < 0 else min(count, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _watch_parent(pid: int | None) -> None:
@@ -262,6 +255,7 @@ def _ready_line(
         "vocab_size": backend.vocab_size,
         "kv_tokens_planned": backend.kv_tokens_planned,
         "pid": os.getpid(),
+        "note": backend.note,
     }
 
 
@@ -271,7 +265,9 @@ def _header(config: EngineConfig, backend: Backend) -> dict[str, Any]:
         "version": __version__,
         "model": config.model.name,
         "dtype": backend.dtype,
+        "device": backend.device,
         "threads": backend.threads,
+        "tp": backend.tp,
         "block_size": config.pools[0].block_size,
     }
 

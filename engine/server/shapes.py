@@ -1,15 +1,19 @@
 """The bodies of answers, in the exact shapes of OpenAI's API.
 
-Owns the two dialects, text completions and chat, of one generation: its chunks as server-sent events and its
-whole body. A chunk per token is sent while the model runs on the same cores, so encoding is one msgspec call.
+Owns the two dialects, text completions and chat, of one answer: its chunks as server-sent events and its whole
+body. A chunk per token is sent while the model runs on the same cores, so encoding is one msgspec call.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
+
+from engine.server.codec import TextCodec
+from engine.server.logprobs import ChatLogprobs, Scored, TextLogprobs, chat_logprobs, text_logprobs
 
 _encode = msgspec.json.encode
 DONE = b"data: [DONE]\n\n"
@@ -27,7 +31,7 @@ class CachedTokens(Struct):
 
 
 class Usage(Struct):
-    """Tokens of one request."""
+    """Tokens of one answer; a prompt counts once, however many choices it has."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -55,110 +59,154 @@ class Reply(Struct):
     refusal: None = None
 
 
-class Choice(Struct):
-    """The one choice of an answer or chunk; the dialect sets `text`, `delta` or `message`."""
+class TextChoice(Struct):
+    """One choice of a completion or a chunk of one."""
 
-    index: int = 0
-    text: str | UnsetType = UNSET
-    delta: Delta | UnsetType = UNSET
-    message: Reply | UnsetType = UNSET
+    index: int
+    text: str
     token_ids: list[int] | UnsetType = UNSET
-    logprobs: None = None
+    logprobs: TextLogprobs | None = None
     finish_reason: str | None = None
 
 
-class Answer(Struct):
+class ChatChoice(Struct):
+    """One choice of a chat answer, which has a `message`, or of a chunk of one, which has a `delta`."""
+
+    index: int
+    delta: Delta | UnsetType = UNSET
+    message: Reply | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+
+
+C = TypeVar("C", TextChoice, ChatChoice)
+
+
+class Answer(Struct, Generic[C]):
     """An answer or a chunk of one."""
 
     id: str
     object: str
     created: int
     model: str
-    choices: list[Choice]
+    choices: list[C]
     usage: Usage | UnsetType | None = UNSET
 
 
-class Dialect(Protocol):
-    """How one endpoint words a generation. Chunks come as encoded events."""
+class Finished(NamedTuple):
+    """All of one choice. `scored` is empty where no logprobs are asked for."""
 
-    def opening(self) -> bytes:
+    text: str
+    token_ids: list[int] | UnsetType
+    scored: Sequence[Scored]
+    reason: str
+
+
+class Dialect(Protocol):
+    """How one endpoint words an answer. Chunks come as encoded events; `index` is the choice's."""
+
+    def opening(self, index: int) -> bytes:
         """What goes before the first token; may be empty."""
         ...
 
-    def token(self, text: str, token_ids: list[int] | UnsetType) -> bytes:
+    def token(self, index: int, text: str, ids: list[int] | UnsetType, scored: Sequence[Scored]) -> bytes:
         """The chunk of one token."""
         ...
 
-    def closing(self, finish_reason: str) -> bytes:
-        """The chunk that says why the generation ended."""
+    def closing(self, index: int, reason: str) -> bytes:
+        """The chunk that says why the choice ended."""
         ...
 
     def usage(self, usage: Usage) -> bytes:
         """The chunk that holds the usage and no choice."""
         ...
 
-    def whole(self, text: str, token_ids: list[int] | UnsetType, finish_reason: str, usage: Usage) -> bytes:
+    def whole(self, choices: Sequence[Finished], usage: Usage) -> bytes:
         """The body of an answer that is not streamed."""
         ...
 
 
-class _Envelope:
-    """Fields that every chunk of one generation repeats. `created` is in Unix seconds."""
+class _Envelope(Generic[C]):
+    """Fields that every chunk of one answer repeats. `created` is in Unix seconds."""
 
     id_prefix: str
     chunk_object: str
     object: str
 
-    def __init__(self, request_id: str, created: int, model: str, *, include_usage: bool) -> None:
-        self._id, self._created, self._model = request_id, created, model
+    def __init__(
+        self, answer_id: str, created: int, model: str, codec: TextCodec, *, include_usage: bool
+    ) -> None:
+        self._id, self._created, self._model, self._codec = answer_id, created, model, codec
         # OpenAI: with include_usage every other chunk carries a null usage.
         self._no_usage: UnsetType | None = None if include_usage else UNSET
 
-    def _chunk(self, choice: Choice) -> bytes:
+    def _chunk(self, choice: C) -> bytes:
         return event(Answer(self._id, self.chunk_object, self._created, self._model, [choice], self._no_usage))
 
     def usage(self, usage: Usage) -> bytes:
         return event(Answer(self._id, self.chunk_object, self._created, self._model, [], usage))
 
-    def _whole(self, choice: Choice, usage: Usage) -> bytes:
-        return _encode(Answer(self._id, self.object, self._created, self._model, [choice], usage))
+    def _whole(self, choices: list[C], usage: Usage) -> bytes:
+        return _encode(Answer(self._id, self.object, self._created, self._model, choices, usage))
 
 
-class TextDialect(_Envelope):
+class TextDialect(_Envelope[TextChoice]):
     """/v1/completions."""
 
     id_prefix = "cmpl"
     chunk_object = object = "text_completion"
 
-    def opening(self) -> bytes:
+    def opening(self, index: int) -> bytes:  # noqa: ARG002 - as chat, which has one
         return b""
 
-    def token(self, text: str, token_ids: list[int] | UnsetType) -> bytes:
-        return self._chunk(Choice(text=text, token_ids=token_ids))
+    def token(self, index: int, text: str, ids: list[int] | UnsetType, scored: Sequence[Scored]) -> bytes:
+        logprobs = text_logprobs(self._codec, scored) if scored else None
+        return self._chunk(TextChoice(index, text=text, token_ids=ids, logprobs=logprobs))
 
-    def closing(self, finish_reason: str) -> bytes:
-        return self._chunk(Choice(text="", finish_reason=finish_reason))
+    def closing(self, index: int, reason: str) -> bytes:
+        return self._chunk(TextChoice(index, text="", finish_reason=reason))
 
-    def whole(self, text: str, token_ids: list[int] | UnsetType, finish_reason: str, usage: Usage) -> bytes:
-        return self._whole(Choice(text=text, token_ids=token_ids, finish_reason=finish_reason), usage)
+    def whole(self, choices: Sequence[Finished], usage: Usage) -> bytes:
+        answers = [
+            TextChoice(
+                index,
+                text=one.text,
+                token_ids=one.token_ids,
+                logprobs=text_logprobs(self._codec, one.scored) if one.scored else None,
+                finish_reason=one.reason,
+            )
+            for index, one in enumerate(choices)
+        ]
+        return self._whole(answers, usage)
 
 
-class ChatDialect(_Envelope):
+class ChatDialect(_Envelope[ChatChoice]):
     """/v1/chat/completions."""
 
     id_prefix = "chatcmpl"
     chunk_object = "chat.completion.chunk"
     object = "chat.completion"
 
-    def opening(self) -> bytes:
-        return self._chunk(Choice(delta=Delta(role="assistant", content="")))
+    def opening(self, index: int) -> bytes:
+        return self._chunk(ChatChoice(index, delta=Delta(role="assistant", content="")))
 
-    def token(self, text: str, token_ids: list[int] | UnsetType) -> bytes:
-        return self._chunk(Choice(delta=Delta(content=text), token_ids=token_ids))
+    def token(self, index: int, text: str, ids: list[int] | UnsetType, scored: Sequence[Scored]) -> bytes:
+        logprobs = chat_logprobs(self._codec, scored) if scored else None
+        return self._chunk(ChatChoice(index, delta=Delta(content=text), token_ids=ids, logprobs=logprobs))
 
-    def closing(self, finish_reason: str) -> bytes:
-        return self._chunk(Choice(delta=Delta(), finish_reason=finish_reason))
+    def closing(self, index: int, reason: str) -> bytes:
+        return self._chunk(ChatChoice(index, delta=Delta(), finish_reason=reason))
 
-    def whole(self, text: str, token_ids: list[int] | UnsetType, finish_reason: str, usage: Usage) -> bytes:
-        choice = Choice(message=Reply(text), token_ids=token_ids, finish_reason=finish_reason)
-        return self._whole(choice, usage)
+    def whole(self, choices: Sequence[Finished], usage: Usage) -> bytes:
+        answers = [
+            ChatChoice(
+                index,
+                message=Reply(one.text),
+                token_ids=one.token_ids,
+                logprobs=chat_logprobs(self._codec, one.scored) if one.scored else None,
+                finish_reason=one.reason,
+            )
+            for index, one in enumerate(choices)
+        ]
+        return self._whole(answers, usage)

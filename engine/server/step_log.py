@@ -3,7 +3,7 @@
 It is the calibration set of the step-time model, and the proof of what the prefix cache saved: the query tokens
 computed for a request are the sum of `new` over its rows. Request ids are those of the answers; no text.
 
-    {"engine":"advise","version":...,"model":...,"dtype":...,"threads":...,"block_size":...}
+    {"engine":"advise","version":...,"model":...,"dtype":...,"device":...,"threads":...,"tp":...,"block_size":...}
     {"step":1,"seconds":0.02,"prefill":[[new,context],...],"decode_rows":8,"decode_context":4096,
      "rows":[[id,new,context],...]}
 

@@ -7,10 +7,10 @@ waiting -> admitted (its first step starts) -> ended. A ticket ends exactly once
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from engine.request import Request
+from engine.step import TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,47 +22,52 @@ class Ending:
 
 
 class Ticket:
-    """One request and what has come of it. `arrived` is in seconds of the engine's clock."""
+    """One request and what has come of it.
 
-    __slots__ = ("_each_token", "_wake", "admitted", "arrived", "ending", "request", "tokens")
+    `arrived` is in seconds of the engine's clock. `logprobs` go with `tokens` where the request asks for them.
+    `wake` is set at the end, and with `stream` at each token; requests of one answer share it.
+    """
 
-    def __init__(self, request: Request, arrived: float, *, stream: bool) -> None:
+    __slots__ = (
+        "_each_token",
+        "admitted",
+        "arrived",
+        "cached_tokens",
+        "ending",
+        "logprobs",
+        "request",
+        "tokens",
+        "wake",
+    )
+
+    def __init__(
+        self, request: Request, arrived: float, *, stream: bool, wake: asyncio.Event | None = None
+    ) -> None:
         self.request = request
         self.arrived = arrived
         self.admitted = False
         self.tokens: list[int] = []
+        self.logprobs: list[TokenLogprobs | None] = []
+        self.cached_tokens = 0
         self.ending: Ending | None = None
-        self._wake = asyncio.Event()
+        self.wake = asyncio.Event() if wake is None else wake
         self._each_token = stream
 
     def push(self, token: int) -> None:
         """One more output token."""
         self.tokens.append(token)
         if self._each_token:
-            self._wake.set()
+            self.wake.set()
 
     def end(self, ending: Ending) -> None:
         """The request is over."""
         self.ending = ending
-        self._wake.set()
+        self.cached_tokens = ending.cached_tokens
+        self.wake.set()
 
     async def ended(self) -> Ending:
         """Wait for the end."""
         while self.ending is None:
-            await self._wake.wait()
-            self._wake.clear()
+            await self.wake.wait()
+            self.wake.clear()
         return self.ending
-
-    async def batches(self) -> AsyncIterator[list[int]]:
-        """The output tokens as they come, several at once where the reader was slow; ends with the request."""
-        sent = 0
-        while True:
-            if sent < len(self.tokens):
-                fresh = self.tokens[sent:]
-                sent += len(fresh)
-                yield fresh
-            elif self.ending is not None:
-                return
-            else:
-                await self._wake.wait()
-                self._wake.clear()

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -69,6 +70,19 @@ def advise_launch(folder: Path, config: EngineConfig, step_log: Path) -> Iterato
 def client(engine: RunningEngine | Run, **headers: str) -> httpx2.Client:
     """An HTTP client of `engine`."""
     return httpx2.Client(base_url=engine.url, headers=headers, timeout=30)
+
+
+LONG = {"prompt": "x" * 100, "max_tokens": 3000, "ignore_eos": True}
+
+
+def leave_open(url: str, **fields: object) -> socket.socket:
+    """Send a completion request on a socket of its own and read nothing."""
+    body = httpx2.Request("POST", url, json=fields).read()
+    host, port = url.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)))
+    head = f"POST /v1/completions HTTP/1.1\r\nhost: {host}\r\ncontent-length: {len(body)}\r\n\r\n"
+    connection.sendall(head.encode() + body)
+    return connection
 
 
 def metrics(http: httpx2.Client) -> dict[str, float]:

@@ -7,6 +7,7 @@ first step that decodes two requests.
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from engine.config import EngineConfig
 from engine.server.__main__ import arguments
 from engine.server.backend import Backend
 from engine.server.process import Options, serve
-from engine.step import Step, StepResult
+from engine.step import Step, StepResult, StepRow, TokenLogprobs
 
 VOCAB = 256
 EOS = 0
@@ -33,6 +34,9 @@ class BytesCodec:
 
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(ids).decode(errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id])
 
     def stream(self) -> BytesStream:
         return BytesStream()
@@ -74,9 +78,19 @@ class FakeExecutor:
             raise RuntimeError("the fake executor was told to fail")
         ends = (row.start + len(row.tokens) for row in step.rows)
         tokens = (self._text[end % len(self._text)] for end in ends)
-        return StepResult(
-            step.id, tuple(t if r.sample else None for t, r in zip(tokens, step.rows, strict=True))
-        )
+        drawn = tuple(t if r.sample else None for t, r in zip(tokens, step.rows, strict=True))
+        if all(row.sampling.logprobs is None for row in step.rows):
+            return StepResult(step.id, drawn)
+        pairs = zip(step.rows, drawn, strict=True)
+        return StepResult(step.id, drawn, tuple(made_up(row, token) for row, token in pairs))
+
+
+def made_up(row: StepRow, token: int | None) -> TokenLogprobs | None:
+    """The token has -0.5, the ids from 65 on the other places, each one less."""
+    if token is None or row.sampling.logprobs is None:
+        return None
+    others = ((65 + n, -1.5 - n) for n in range(row.sampling.logprobs - 1))
+    return TokenLogprobs(-0.5, ((token, -0.5), *others)[: row.sampling.logprobs])
 
 
 class FakeHandle:
@@ -112,6 +126,7 @@ def load_fake(config: EngineConfig) -> Backend:
 
 
 def main() -> int:
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     given = arguments().parse_args()
     return serve(given.config, load_fake, Options(given.port, given.step_log, given.fault, given.parent_pid))
 

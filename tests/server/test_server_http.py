@@ -117,7 +117,8 @@ def test_models_says_what_a_client_has_to_know(http: httpx2.Client) -> None:
 
 
 def test_health_and_unknown_routes(http: httpx2.Client) -> None:
-    assert http.get("/health").json() == {"status": "ready"}
+    assert http.get("/health").json() == http.get("/health/ready").json() == {"status": "ready"}
+    assert http.get("/health/live").json() == {"status": "live"}
     assert http.get("/nope").status_code == 404
     assert http.get("/v1/completions").status_code == 405
     assert http.get("/nope").json()["error"]["type"] == "invalid_request_error"
@@ -137,7 +138,7 @@ def test_another_models_name_is_404(http: httpx2.Client) -> None:
 
 def test_a_body_over_the_limit_is_413(http: httpx2.Client) -> None:
     def chunks() -> Iterator[bytes]:
-        for _ in range(17):
+        for _ in range(3):
             yield b" " * 2**20
 
     # Without a length in the header, so that the count of what came is what stops it.
@@ -175,8 +176,12 @@ MALFORMED = [
             '{"prompt": [256]}',
             '{"prompt": [1e400]}',
             f'{{"prompt": [{10**30}]}}',
-            '{"prompt": ["a", "b"]}',
-            '{"prompt": [[1], [2]]}',
+            '{"prompt": ["a", [1]]}',
+            '{"prompt": ["a", ""]}',
+            '{"prompt": [[1], []]}',
+            '{"prompt": [[1], [true]]}',
+            f'{{"prompt": {json.dumps(["a"] * 17)}}}',
+            f'{{"prompt": {json.dumps(["a"] * 5)}, "n": 7}}',
             '{"prompt": [1, "a"]}',
         )
     ),
@@ -204,21 +209,33 @@ MALFORMED = [
             ("top_k", "0.5"),
             ("seed", "1.5"),
             ("seed", str(2**64)),
-            ("n", "2"),
+            ("n", "9"),
             ("n", "0"),
             ("n", "true"),
             ("stream", "1"),
             ("stream_options", "{}"),
             ("stream_options", '{"include_usage": true}'),
             ("ignore_eos", '"yes"'),
-            ("stop", '"x"'),
-            ("logprobs", "5"),
+            ("stop", f'"{"x" * 65}"'),
+            ("stop", '["a", "b", "c", "d", "e"]'),
+            ("stop", '["a", ""]'),
+            ("stop", "[5]"),
+            ("stop", "{}"),
+            ("logprobs", "21"),
+            ("logprobs", "-1"),
+            ("logprobs", "true"),
             ("echo", "true"),
             ("best_of", "2"),
+            ("best_of", "true"),
+            ("frequency_penalty", "false"),
             ("logit_bias", '{"1": 5}'),
             ("response_format", '{"type": "json_object"}'),
             ("cache_salt", '""'),
             ("cache_salt", f'"{"x" * 200}"'),
+            ("cache_salt", '"' + 100 * "\u00e9" + '"'),
+            ("cache_salt", "5"),
+            ("cache_salt", '["a"]'),
+            ("metadata", "[" * 40 + "]" * 40),
             ("model", "5"),
         )
     ),
@@ -249,7 +266,8 @@ JSON = st.recursive(
     max_leaves=8,
 )
 FIELDS = ["prompt", "messages", "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "seed", "n",
-          "stream", "stream_options", "stop", "model", "ignore_eos", "return_token_ids"]  # fmt: skip
+          "stream", "stream_options", "stop", "model", "ignore_eos", "return_token_ids", "logprobs",
+          "top_logprobs", "cache_salt"]  # fmt: skip
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -262,6 +280,12 @@ def test_no_body_is_a_500(http: httpx2.Client, body: dict[str, object], chat: bo
 def test_values_that_ask_for_nothing_are_fine(http: httpx2.Client) -> None:
     nothing = {"stop": None, "n": 1, "logprobs": None, "presence_penalty": 0.0, "echo": False, "user": "me"}
     assert ask(http, max_tokens=1, **nothing).status_code == 200
+
+
+def test_unknown_fields_are_ignored_and_counted(http: httpx2.Client) -> None:
+    before = metrics(http)["advise_ignored_fields_total"]
+    assert ask(http, max_tokens=1, user="me", no_such_field=[1], echo=False).status_code == 200
+    assert metrics(http)["advise_ignored_fields_total"] == before + 2
 
 
 def test_metrics_count_what_happened(http: httpx2.Client) -> None:

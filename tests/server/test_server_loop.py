@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
-from helpers.server_fake import FakeExecutor
+from helpers.server_fake import FakeExecutor, FakeHandle
 
 from engine.config import PoolConfig
 from engine.core import EngineCore
@@ -15,14 +16,22 @@ from engine.server.loop import EngineLoop
 from engine.server.metrics import Metrics
 from engine.server.observer import Observer
 from engine.server.ticket import Ticket
+from engine.step import Step, StepResult
 
 TEXT = "abcdefg"
 
 
-def engine_loop(pool: PoolConfig, *, fail_at: int | None = None) -> EngineLoop:
-    core = EngineCore(pool, num_blocks=41, max_len=512, eos_token_ids=frozenset({0}))
-    executor = FakeExecutor(TEXT, fail_at=fail_at)
-    return EngineLoop(core, executor, Observer(Metrics(), pool.token_budget))
+def engine_loop(
+    pool: PoolConfig,
+    *,
+    fail_at: int | None = None,
+    shared_block: int = 0,
+    overlap: bool = False,
+    executor: FakeExecutor | None = None,
+) -> EngineLoop:
+    core = EngineCore(pool, num_blocks=41, max_len=512, eos_token_ids=frozenset({0}), overlap=overlap)
+    executor = executor or FakeExecutor(TEXT, fail_at=fail_at)
+    return EngineLoop(core, executor, Observer(Metrics(), pool.token_budget), shared_block=shared_block)
 
 
 def request(number: int, prompt: int, output: int) -> Request:
@@ -35,14 +44,47 @@ def expected(ticket: Ticket) -> list[int]:
     return [ord(TEXT[position % len(TEXT)]) for position in range(start, start + length)]
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_random_arrivals_and_aborts_end_each_request_once(seed: int) -> None:
-    asyncio.run(_random_run(random.Random(seed)))
+class CountingExecutor(FakeExecutor):
+    """Knows how many steps were in flight at most, and runs each only when its result is asked for."""
+
+    in_flight = most = 0
+
+    def submit(self, step: Step) -> FakeHandle:
+        self.in_flight += 1
+        self.most = max(self.most, self.in_flight)
+        return super().submit(step)
+
+    def run(self, step: Step) -> StepResult:
+        self.in_flight -= 1
+        return super().run(step)
 
 
-async def _random_run(draw: random.Random) -> None:
+@pytest.mark.parametrize("overlap", [False, True])
+def test_two_steps_are_in_flight_with_overlap_and_answers_are_the_same(overlap: bool) -> None:
+    async def run() -> None:
+        executor = CountingExecutor(TEXT)
+        loop = engine_loop(PoolConfig(block_size=4), overlap=overlap, executor=executor)
+        loop.start(lambda: pytest.fail("the engine failed"))
+        tickets = [loop.add(request(number, 5 + number, 20), stream=False) for number in range(3)]
+        for ticket in tickets:
+            assert (await ticket.ended()).reason == "length"
+            assert ticket.tokens == expected(ticket)
+            assert len(ticket.tokens) == 20
+        await loop.stop()
+        assert (executor.most, executor.in_flight) == (2 if overlap else 1, 0)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_random_arrivals_and_aborts_end_each_request_once(seed: int, overlap: bool) -> None:
+    asyncio.run(_random_run(random.Random(seed), overlap))
+
+
+async def _random_run(draw: random.Random, overlap: bool) -> None:
     # 40 blocks of 4 tokens and prompts of up to 60: some wait, some are preempted.
-    loop = engine_loop(PoolConfig(block_size=4, token_budget=16, max_seqs=8))
+    loop = engine_loop(PoolConfig(block_size=4, token_budget=16, max_seqs=8), overlap=overlap)
     loop.start(lambda: pytest.fail("the engine failed"))
     tickets: list[Ticket] = []
     aborted: set[str] = set()
@@ -70,17 +112,49 @@ async def _random_run(draw: random.Random) -> None:
             assert ticket.request.id in aborted
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_choices_that_wait_for_the_first_end_once_whatever_is_aborted_or_finished(seed: int) -> None:
+    async def run(draw: random.Random) -> None:
+        loop = engine_loop(PoolConfig(block_size=4, token_budget=16, max_seqs=8), shared_block=4)
+        loop.start(lambda: pytest.fail("the engine failed"))
+        tickets: list[Ticket] = []
+        early: dict[str, set[str]] = {}
+        for number in range(60):
+            group = [request(10 * number + n, draw.randint(1, 60), 20) for n in range(draw.randint(1, 4))]
+            group = [replace(one, prompt=group[0].prompt) for one in group]
+            tickets += loop.add_choices(group, asyncio.Event(), stream=False)
+            for _ in range(draw.choice([0, 0, 1, 3])):
+                victim = draw.choice(tickets[-6:])
+                reason = draw.choice(["abort", "stop"])
+                early.setdefault(victim.request.id, set()).add(reason)
+                loop.abort(victim) if reason == "abort" else loop.finish(victim)
+            if draw.random() < 0.3:
+                await asyncio.sleep(0.001)
+            loop.check_invariants()
+        endings = [await ticket.ended() for ticket in tickets]
+        await loop.stop()
+        loop.check_invariants()
+        assert (loop.open, loop.waiting) == (0, 0)
+        for ticket, ending in zip(tickets, endings, strict=True):
+            assert ticket.tokens == expected(ticket)
+            assert ending.reason in {"length", *early.get(ticket.request.id, ())}
+
+    asyncio.run(run(random.Random(seed)))
+
+
 def test_a_slow_reader_gets_every_token_in_order() -> None:
     async def run() -> None:
         loop = engine_loop(PoolConfig())
         loop.start(lambda: pytest.fail("the engine failed"))
         ticket, got = loop.add(request(0, 3, 200), stream=True), []
-        async for batch in ticket.batches():
-            got += batch
+        while ticket.ending is None:
+            await ticket.wake.wait()
+            ticket.wake.clear()
+            got += ticket.tokens[len(got) :]
             await asyncio.sleep(0.002)
         await loop.stop()
-        assert got == ticket.tokens == expected(ticket)
-        assert len(got) == 200
+        assert got + ticket.tokens[len(got) :] == expected(ticket)
+        assert len(ticket.tokens) == 200
 
     asyncio.run(run())
 

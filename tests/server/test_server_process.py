@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -13,29 +12,28 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from helpers.server import FAKE_PROGRAM, blocks, client, events, eventually, fake_engine, metrics
+from helpers.server import (
+    FAKE_PROGRAM,
+    LONG,
+    blocks,
+    client,
+    events,
+    eventually,
+    fake_engine,
+    leave_open,
+    metrics,
+)
 
 from engine.config import PoolConfig
-
-LONG = {"prompt": "x" * 100, "max_tokens": 3000, "ignore_eos": True}
 
 
 def post(http: httpx2.Client, **fields: object) -> httpx2.Response:
     return http.post("/v1/completions", json=fields)
 
 
-def leave_open(url: str, **fields: object) -> socket.socket:
-    """Send a completion request on a socket of its own and read nothing."""
-    body = httpx2.Request("POST", url, json=fields).read()
-    host, port = url.removeprefix("http://").split(":")
-    connection = socket.create_connection((host, int(port)))
-    head = f"POST /v1/completions HTTP/1.1\r\nhost: {host}\r\ncontent-length: {len(body)}\r\n\r\n"
-    connection.sendall(head.encode() + body)
-    return connection
-
-
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_frees_its_blocks(stream: bool) -> None:
+    """sglang#36876, ATOM#1562: streams whose client left, and whole answers, go on."""
     with fake_engine("sleep:0.005") as engine, client(engine) as http:
         connection = leave_open(engine.url, **LONG, stream=stream)
         eventually(lambda: metrics(http)["advise_requests_running"] == 1, "the request runs")
@@ -50,6 +48,7 @@ def test_a_client_that_leaves_frees_its_blocks(stream: bool) -> None:
 
 
 def test_a_finished_request_is_not_counted_as_aborted() -> None:
+    """ATOM#1589: every normal end is an abort too."""
     with fake_engine() as engine, client(engine) as http:
         for stream in (True, False):
             post(http, prompt="x", max_tokens=3, stream=stream)
@@ -170,11 +169,13 @@ def test_slow_steps_take_three_times_as_long() -> None:
     assert values["advise_step_seconds_sum"] / values["advise_step_seconds_count"] >= 0.03
 
 
-def test_every_route_but_health_needs_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_route_but_the_live_probe_needs_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADVISE_API_KEY", "the key")
     with fake_engine() as engine, client(engine) as http:
-        assert http.get("/health").status_code == 200
-        for path in ("/v1/models", "/metrics", "/v1/completions", "/nope"):
+        assert http.get("/health/live").status_code == 200
+        assert http.get("/health/live", headers={"host": "evil.example"}).status_code == 200
+        routes = ("/v1/models", "/metrics", "/v1/completions", "/health", "/health/ready", "/openapi.json")
+        for path in (*routes, "/health/live/", "/nope"):
             assert http.get(path).status_code == 401
             assert http.get(path, headers={"authorization": "Bearer the key"}).status_code != 401
             assert http.get(path, headers={"authorization": "Bearer another"}).status_code == 401

@@ -84,6 +84,41 @@ def test_a_seed_repeats_and_another_differs(real: Real) -> None:
     assert text(1) == text(1) != text(2)
 
 
+def test_the_first_choice_says_what_its_seed_says_alone_and_others_differ(real: Real) -> None:
+    def texts(n: int, prompt: list[str]) -> list[str]:
+        answer = real.api.completions.create(
+            model=real.model, prompt=prompt, max_tokens=12, temperature=1.0, seed=5, n=n
+        )
+        return [choice.text for choice in answer.choices]
+
+    animal, colour = "My favourite animal is", "My favourite colour is"
+    alone = texts(1, [animal]) + texts(1, [colour])
+    together = texts(3, [animal, colour])
+    assert [together[0], together[3]] == alone
+    assert len(set(together)) == 6
+    assert together == texts(3, [animal, colour])
+
+
+def test_a_stop_string_and_logprobs_of_the_text_before_it(real: Real) -> None:
+    answer = real.api.completions.create(
+        model=real.model, prompt="The capital of France is", max_tokens=20, temperature=0, stop="is", logprobs=2
+    )
+    (choice,) = answer.choices
+    assert choice.text.startswith(" Paris"[:4])
+    assert "is" not in choice.text
+    assert choice.finish_reason == "stop"
+    assert choice.logprobs is not None
+    assert choice.logprobs.tokens is not None
+    assert "".join(choice.logprobs.tokens).startswith(choice.text)
+    for token, own, top in zip(
+        choice.logprobs.tokens,
+        choice.logprobs.token_logprobs or [],
+        choice.logprobs.top_logprobs or [],
+        strict=True,
+    ):
+        assert max(top.values()) == top[token] == own  # greedy takes the likeliest
+
+
 def test_errors_come_as_the_clients_exceptions(real: Real) -> None:
     with pytest.raises(openai.BadRequestError, match="8192 tokens"):
         real.api.completions.create(model=real.model, prompt=[5] * 9000)
