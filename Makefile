@@ -13,7 +13,7 @@ test: .venv/dev.stamp  ## the tests that run without a GPU, in as many processes
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "$(QUICK) and not timed"
 	$(BIN)/python -m pytest -m "$(QUICK) and timed"
 
-test-slow: .venv/dev.stamp  ## the long suites: 100,000 random core events, the whole equality matrix
+test-slow: .venv/dev.stamp  ## the long suites: 1,000,000 random core events, soak, fuzz, the whole equality matrix
 	$(BIN)/python -m pytest -m slow
 
 test-readers: .venv/dev.stamp .venv-readers/stamp  ## AIPerf and GuideLLM read our traces, LiteLLM calls our recorder
@@ -22,11 +22,12 @@ test-readers: .venv/dev.stamp .venv-readers/stamp  ## AIPerf and GuideLLM read o
 test-producers: .venv/dev.stamp .venv-readers/stamp .venv-producers/stamp  ## logs written by their real producers
 	$(BIN)/python -m pytest -m producers tests/producers
 
-check: .venv/dev.stamp  ## style, types and import directions
+check: .venv/dev.stamp  ## style, types, import directions, and GPU kernels compiled ahead of time
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m engine.kernels.compile
 
 bench: .venv/dev.stamp  ## every figure that README and docs claim
 	$(BIN)/python -m benchmarks
