@@ -38,8 +38,11 @@ class TorchChoice:
 
     def greedy(self, logits: torch.Tensor) -> torch.Tensor:
         """See `Choice`."""
-        # argmax over bfloat16 is five times slower than this.
-        return logits.to(torch.promote_types(logits.dtype, torch.float32)).argmax(dim=-1)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        if logits.device.type == "cpu":
+            # numpy takes a third of the time of torch, and torch over bfloat16 five times its own.
+            return torch.from_numpy(logits.numpy().argmax(axis=-1))
+        return logits.argmax(dim=-1)
 
     def draw(self, scaled: torch.Tensor, keys: Sequence[tuple[int, int]]) -> torch.Tensor:
         """See `Choice`."""

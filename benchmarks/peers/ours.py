@@ -12,6 +12,7 @@ import time
 started = time.perf_counter()
 
 from collections.abc import Callable  # noqa: E402 (imports count as time to ready)
+from functools import partial  # noqa: E402
 from pathlib import Path  # noqa: E402
 from random import Random  # noqa: E402
 from statistics import median  # noqa: E402
@@ -53,9 +54,11 @@ def serve(executor: TorchExecutor, numbers: Random, *, streams: int, prompt: int
     return time.perf_counter() - begun
 
 
-def limits(executor: TorchExecutor, model: Decoder, threads: int) -> dict[str, float]:
-    """Milliseconds: reading the weights once at this machine's bandwidth, the matrices alone, whole steps."""
-    torch.set_num_threads(threads)
+def limits(executor: TorchExecutor, model: Decoder) -> dict[str, float]:
+    """Milliseconds: reading the weights once at this machine's bandwidth, the matrices alone, whole steps.
+
+    To be called on the executor's own thread: another one would bring threads that spin beside its.
+    """
     touched = torch.ones(READ_BYTES // 4)
     numbers = Random(0)
     decode, prefill = (
@@ -65,9 +68,9 @@ def limits(executor: TorchExecutor, model: Decoder, threads: int) -> dict[str, f
     measured: dict[str, Callable[[], object]] = {
         "read": touched.sum,
         "matrices 1": _products(model, 1),
-        "decode 1": lambda: executor.submit(decode).result(),
+        "decode 1": lambda: executor._run(decode),
         "matrices 512": _products(model, 512),
-        "prefill 512": lambda: executor.submit(prefill).result(),
+        "prefill 512": lambda: executor._run(prefill),
     }
     times: dict[str, list[float]] = {name: [] for name in measured}
     for turn in range(TURNS + 1):
@@ -120,7 +123,7 @@ def main() -> None:
             if row.pop("limits", False):
                 model = executor._runner.model
                 assert isinstance(model, Decoder)
-                say(limits(executor, model, threads))
+                say(executor._worker.submit(partial(limits, executor, model)).result())
             else:
                 say({"seconds": serve(executor, numbers, **row)})
 

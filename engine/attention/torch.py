@@ -2,8 +2,8 @@
 
 Owns the KV pool. A step's decode rows are gathered into padded groups and attended together; each prefill row
 is attended alone, its chunk's queries only. No slot that holds no token of its row is read as a number: the
-rest of a row's last block is zeroed, and what pads a shorter row is that block again, so that NaN left in
-memory cannot leak through 0 x NaN (vllm#47305).
+rest of a row's last block is zeroed before its first decode there, and what pads a shorter row is that block
+again, so that NaN left in memory cannot leak through 0 x NaN (vllm#47305).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TorchMeta:
     """One step's index tensors."""
 
     slots: torch.Tensor  # [tokens] where to store each token
-    tails: torch.Tensor  # [n] slots past the end of decode rows, in their last blocks
+    tails: torch.Tensor  # [n] slots past the end of decode rows that are to be zeroed
     by_window: dict[int, Rows]
 
 
@@ -88,6 +88,7 @@ class TorchAttention:
         # Views made once: indexing the pool costs more than it looks, 60 times a step.
         self._by_block = [(keys.flatten(1), values.flatten(1)) for keys, values in self.pool]
         self._by_slot = [(keys.flatten(0, 1), values.flatten(0, 1)) for keys, values in self.pool]
+        self._zeroed: set[int] = set()  # blocks whose rest a decode row has zeroed since they were begun
         # Gathers land here: fresh memory of this size would be page-faulted in anew by every layer.
         self._gathered = torch.empty(2, 0, block_size * shape.kv_heads * shape.head_dim, dtype=dtype)
 
@@ -103,9 +104,13 @@ class TorchAttention:
             slots += [row.blocks[p // size] * size + p % size for p in range(row.start, length)]
             if len(row.tokens) == 1:
                 decodes.append((first, row))
-                tails += range(slots[-1] + 1, (slots[-1] // size + 1) * size)
+                block, offset = divmod(slots[-1], size)
+                if not offset or block not in self._zeroed:
+                    tails += range(slots[-1] + 1, (block + 1) * size)
+                    self._zeroed.add(block)
             else:
                 prefills.append((first, row))
+                self._zeroed.discard(slots[-1] // size)
         by_window = {
             window: Rows(
                 tuple(self._group(group, window) for group in _similar(decodes)),

@@ -21,10 +21,11 @@ from engine.executors.runner import DeviceParts, Runner
 from engine.executors.tensor_parallel import RankProcesses, rendezvous_file
 from engine.executors.wire import RankConfig
 from engine.executors.worker import Worker
+from engine.model.linear import Linear
 from engine.shape import ModelShape
 from engine.step import PREVIOUS, Step, StepResult
 
-_PROBE_SIZE = 512
+_PROBE_SIZE, _PROBE_LAYERS, _PROBE_TOKENS = 1024, 12, 8
 _PROBE_S = 0.025
 _DEATH_SHOWS_S = 1.0
 
@@ -181,16 +182,22 @@ def auto_dtype(device: str = "cpu") -> str:
 
 
 def probe_dtype() -> str:
-    """bfloat16 where this CPU multiplies it faster than float32, by a 50 ms race, else float32."""
-    return "bfloat16" if _products(torch.bfloat16) > _products(torch.float32) else "float32"
+    """bfloat16 where a small batch of decodes is faster in it than in float32 on this CPU; a race decides.
+
+    Prefill does not matter: where float32 is faster, bfloat16 weights are multiplied as float32 (`Linear`).
+    """
+    return "bfloat16" if _batches(torch.bfloat16) > _batches(torch.float32) else "float32"
 
 
-def _products(dtype: torch.dtype) -> int:
-    """Matrix products done in a share of the probe's time."""
-    left = torch.ones(_PROBE_SIZE, _PROBE_SIZE, dtype=dtype)
-    torch.mm(left, left)
-    count, end = 0, time.perf_counter() + _PROBE_S
+def _batches(dtype: torch.dtype) -> int:
+    """Batches that went through more weights than a core's cache holds, in half of the probe's time."""
+    layers = [Linear(torch.ones(_PROBE_SIZE, _PROBE_SIZE, dtype=dtype)) for _ in range(_PROBE_LAYERS)]
+    x = torch.ones(_PROBE_TOKENS, _PROBE_SIZE, dtype=dtype)
+    count, end = -1, float("inf")  # the first is to warm up
     while time.perf_counter() < end:
-        torch.mm(left, left)
+        for layer in layers:
+            layer(x)
+        if count < 0:
+            end = time.perf_counter() + _PROBE_S
         count += 1
     return count

@@ -5,11 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
+from engine.model import linear as linears
 from engine.model.linear import GatedLinear, Linear
 from engine.model.ops import TorchOps
 
 
-@pytest.mark.parametrize("tokens", [1, 7, 33])
+@pytest.fixture(params=[False, True], ids=["narrow", "wide"], autouse=True)
+def wide(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of many bfloat16 tokens as a CPU does them whose float32 is slow, and as one whose is fast."""
+    monkeypatch.setattr("engine.model.linear._float32_is_faster", lambda _threads: request.param)
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 33, 130])
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),  # half of a unit in the last place of outputs near 2
@@ -31,7 +38,7 @@ def test_is_the_exact_product_rounded(
     torch.testing.assert_close(ours.double(), exact, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("tokens", [1, 7, 33])
+@pytest.mark.parametrize("tokens", [1, 7, 33, 130])
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),  # gate and product are each rounded
@@ -52,3 +59,20 @@ def test_a_gated_layer_is_silu_of_the_gate_times_the_rest(
     exact = gate / (1 + (-gate).exp()) * up
     assert ours.dtype == dtype
     torch.testing.assert_close(ours.double(), exact, rtol=tolerance, atol=tolerance)
+
+
+def test_wide_products_are_chosen_by_the_race_and_from_so_many_tokens_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weight = torch.ones(8, 8, dtype=torch.bfloat16)
+    if not linears._packs(weight):
+        pytest.skip("this CPU has no packed bfloat16 product")
+    tokens: list[int] = []
+    wide = linears._wide
+    monkeypatch.setattr(linears, "_wide", lambda x, *rest: tokens.append(len(x)) or wide(x, *rest))
+    for faster in (False, True):
+        monkeypatch.setattr(linears, "_float32_is_faster", lambda _threads, faster=faster: faster)
+        with torch.inference_mode():
+            for count in (linears.WIDE_FROM - 1, linears.WIDE_FROM):
+                Linear(weight)(torch.ones(count, 8, dtype=torch.bfloat16))
+        assert tokens == ([linears.WIDE_FROM] if faster else [])

@@ -126,3 +126,26 @@ def test_only_the_own_layer_and_slots_are_written() -> None:
     slots += [(prefill.blocks[p // BLOCK], p % BLOCK) for p in range(18)]
     assert sorted(map(tuple, touched)) == sorted((1, kv, *slot) for kv in (0, 1) for slot in slots)
     assert not sequences.backend.pool[1, :, decode.blocks[1], 5:].any()
+
+
+def test_a_block_that_changes_hands_is_zeroed_again() -> None:
+    """A decode begins it, others fill it with NaN, a prefill begins it anew, and a decode reads it."""
+    backend = TorchAttention(SHAPE, num_blocks=3, block_size=BLOCK, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+
+    def attend(start: int, new: int, value: float | None = None) -> tuple[torch.Tensor, ...]:
+        row = StepRow("r", (0,) * new, start, (1,), True, new > 1, SamplingParams())
+        q, k, v = (
+            torch.randn(new, heads, DIM, generator=generator, dtype=torch.float64)
+            for heads in (HEADS, KV_HEADS, KV_HEADS)
+        )
+        if value is not None:
+            k.fill_(value)
+        return q, k, v, backend.attend(0, q, k, v, backend.plan([row]))
+
+    for start in range(3):
+        attend(start, 1)
+    attend(0, BLOCK, torch.nan)
+    _, k, v, _ = attend(0, 5)
+    q, more_k, more_v, out = attend(5, 1)
+    torch.testing.assert_close(out, dense(q, torch.cat((k, more_k)), torch.cat((v, more_v)), 5))
