@@ -81,8 +81,8 @@ class ModelConfig(Config):
     path: str | None = Field(None, description="local folder, GGUF file or hub name; null: the embedded model")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         "auto",
-        description="weights and KV; auto: on a CPU bfloat16 where a probe finds it faster, else float32; "
-        "on a GPU bfloat16 from compute capability 8.0 on, else float16",
+        description="weights and KV; auto: on a CPU float32 where a probe finds it clearly faster, else "
+        "bfloat16; on a GPU bfloat16 from compute capability 8.0 on, else float16",
     )
     max_len: int | None = Field(
         None, ge=1, description="longest prompt plus output, tokens; null: the model's own"
