@@ -87,16 +87,19 @@ def design(shape: ModelShape, random: Random, grid: Grid = CPU_GRID) -> list[Ste
 
 
 def build_step(number: int, shape: StepShape, block_size: int, vocab: int, random: Random) -> Step:
-    """A Step of this shape: random tokens, rows in blocks of their own, decode contexts about equal."""
+    """A Step of this shape: random tokens, decode contexts about equal, blocks as a pool gives them in time.
+
+    That is in no order: an engine reads blocks that lie behind each other faster than it will those it serves.
+    """
     rows: list[StepRow] = []
-    free = 1
     count = shape.decode_rows
     parts = [(1, (shape.decode_context + row) // count, False) for row in range(count)]
     parts += [(new, context, True) for new, context in shape.prefill]
-    for new, context, prefill in parts:
-        needed = -(-(new + context) // block_size)
-        blocks = tuple(range(free, free + needed))
-        free += needed
+    needed = [-(-(new + context) // block_size) for new, context, _ in parts]
+    free = list(range(1, sum(needed) + 1))
+    random.shuffle(free)
+    for (new, context, prefill), size in zip(parts, needed, strict=True):
+        blocks = tuple(free.pop() for _ in range(size))
         tokens = tuple(random.choices(range(vocab), k=new))
         rows.append(StepRow(str(len(rows)), tokens, context, blocks, True, prefill, SamplingParams()))
     return Step(number, tuple(rows))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import eq
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -29,7 +30,7 @@ class DecodeGroup:
 
     tokens: slice | torch.Tensor  # [rows] where each row's query token stands in the step
     rows: int
-    blocks: torch.Tensor  # [rows * longest], short rows padded with their own last block
+    blocks: slice | torch.Tensor  # [rows * longest], short rows padded with their own last block
     mask: torch.Tensor  # [rows, 1, 1, slots] 0 or -inf
 
 
@@ -40,7 +41,7 @@ class PrefillRow:
     first: int
     last: int  # tokens [first, last) of the step
     keys: int  # positions that are attended to, these tokens included
-    blocks: torch.Tensor | None  # [blocks]; None: there is no context, the chunk is all
+    blocks: slice | torch.Tensor | None  # [blocks]; None: there is no context, the chunk is all
     mask: torch.Tensor | None  # [queries, keys] 0 or -inf; None where plain causal masking is right
 
 
@@ -179,11 +180,15 @@ class TorchAttention:
         )  # [kv_heads, group, queries, head_dim]
         out.view(grouped).copy_(attended.permute(2, 0, 1, 3))
 
-    def _gather(self, layer: int, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Copies of blocks' keys and values, each [blocks * block_size, kv_heads, head_dim].
+    def _gather(self, layer: int, blocks: slice | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of blocks, each [blocks * block_size, kv_heads, head_dim]: to be read only.
 
-        They are good until the next gather.
+        Copies, good until the next gather, but for blocks that lie behind each other.
         """
+        if isinstance(blocks, slice):
+            keys, values = self._by_block[layer]
+            shape = (-1, self._kv_heads, self._head_dim)
+            return keys[blocks].view(shape), values[blocks].view(shape)
         count = len(blocks)
         if count > self._gathered.shape[1]:
             self._gathered = self._gathered.new_empty(2, count, self._gathered.shape[2])
@@ -208,7 +213,7 @@ class TorchAttention:
         return DecodeGroup(
             _span([token for token, _ in members]),
             len(members),
-            torch.tensor(table),
+            _span(table),
             _additive(hidden, self._dtype)[:, None, None, :],
         )
 
@@ -224,7 +229,7 @@ class TorchAttention:
             if window:
                 hidden |= torch.ones(queries, keys, dtype=torch.bool).tril_(start - window)
             mask = _additive(hidden, torch.promote_types(self._dtype, torch.float32))
-        blocks = torch.tensor(row.blocks[skipped : -(-(row.start + queries) // size)]) if start else None
+        blocks = _span(row.blocks[skipped : -(-(row.start + queries) // size)]) if start else None
         return PrefillRow(token, token + queries, keys, blocks, mask)
 
 
@@ -237,11 +242,12 @@ def _additive(hidden: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -torch.inf)
 
 
-def _span(tokens: list[int]) -> slice | torch.Tensor:
-    """An index of these tokens of a step: a slice, which copies nothing, where they follow each other."""
-    if tokens == list(range(tokens[0], tokens[-1] + 1)):
-        return slice(tokens[0], tokens[-1] + 1)
-    return torch.tensor(tokens)
+def _span(numbers: Sequence[int]) -> slice | torch.Tensor:
+    """An index of these: a slice, which copies nothing, where they follow each other."""
+    first, end = numbers[0], numbers[-1] + 1
+    if end - first == len(numbers) and all(map(eq, numbers, range(first, end))):
+        return slice(first, end)
+    return torch.tensor(numbers)
 
 
 def _similar(decodes: _Indexed) -> list[_Indexed]:

@@ -33,13 +33,21 @@ def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, start: int, window:
 class Sequences:
     """Random keys and values of some sequences, and a backend whose pool holds their context."""
 
-    def __init__(self, parts: list[tuple[int, int]], dtype: torch.dtype, seed: int, window: int = 0) -> None:
+    def __init__(
+        self,
+        parts: list[tuple[int, int]],
+        dtype: torch.dtype,
+        seed: int,
+        window: int = 0,
+        shuffled: bool = True,
+    ) -> None:
         self.window = window
         generator = torch.Generator().manual_seed(seed)
         random = Random(seed)
         needed = [-(-(start + new) // BLOCK) for start, new in parts]
         free = list(range(1, sum(needed) + 1))
-        random.shuffle(free)
+        if shuffled:
+            random.shuffle(free)
         self.backend = TorchAttention(
             SHAPE, num_blocks=len(free) + 1, block_size=BLOCK, dtype=dtype, windows=(0, window)
         )
@@ -81,9 +89,11 @@ class Sequences:
 def check(
     parts: list[tuple[int, int]], dtype: torch.dtype = torch.float64, tolerance: float = 1e-12, window: int = 0
 ) -> None:
-    sequences = Sequences(parts, dtype, len(parts), window)
-    for ours, dense_out in zip(sequences.attend(), sequences.expected(), strict=True):
-        torch.testing.assert_close(ours.double(), dense_out, rtol=tolerance, atol=tolerance)
+    """In blocks of any order, and in blocks that lie behind each other."""
+    for shuffled in (True, False):
+        sequences = Sequences(parts, dtype, len(parts), window, shuffled)
+        for ours, dense_out in zip(sequences.attend(), sequences.expected(), strict=True):
+            torch.testing.assert_close(ours.double(), dense_out, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("new", BOUNDARIES)
