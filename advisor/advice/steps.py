@@ -41,7 +41,7 @@ def choose_step_times(target: Target, shape: ModelShape, tp: int, calibrations: 
 
 
 def _calibrated(target: Target, parallel: int, tp: int, calibrations: Calibrations) -> StepTimes | None:
-    """A calibration of another version of the engine says nothing about this one."""
+    """The newest that fits. A calibration of another version of the engine says nothing about this one."""
     fitting = [
         key
         for key in calibrations
@@ -52,7 +52,7 @@ def _calibrated(target: Target, parallel: int, tp: int, calibrations: Calibratio
     ]
     if not fitting:
         return None
-    key = max(fitting)
+    key = fitting[-1]
     model = calibrations[key]
     return StepTimes(
         model, StepTimeUse(source="calibrated", error_p90=model.error_p90, key=str(key)), key.dtype

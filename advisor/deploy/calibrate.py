@@ -96,7 +96,9 @@ def _key(log: StepLog) -> Key:
 def _keep(log: StepLog, key: Key, cache: Path | None) -> CalibrationResult:
     step_time = fit(log.shapes, log.seconds)
     path = step_times_path(cache)
-    save_calibrations(path, {**load_calibrations(path), key: step_time})
+    others = load_calibrations(path)
+    others.pop(key, None)
+    save_calibrations(path, {**others, key: step_time})
     return CalibrationResult(key, step_time, path)
 
 

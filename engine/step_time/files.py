@@ -105,7 +105,7 @@ def _shape(row: Mapping[str, Any]) -> StepShape:
 
 
 def load_calibrations(path: Path) -> dict[Key, CalibratedStepTime]:
-    """Calibrations in a `step_times.yaml`; none where the file does not exist. Raises InputError."""
+    """Calibrations in a `step_times.yaml`, the newest last; none without a file. Raises InputError."""
     if not path.exists():
         return {}
     try:
@@ -118,7 +118,7 @@ def load_calibrations(path: Path) -> dict[Key, CalibratedStepTime]:
 
 
 def save_calibrations(path: Path, calibrations: dict[Key, CalibratedStepTime]) -> None:
-    """Write a `step_times.yaml`, sorted by key, replacing the file in one move."""
+    """Write a `step_times.yaml` in this order, replacing the file in one move."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = yaml.safe_dump({"calibrations": list(_entries(calibrations))}, sort_keys=False)
     part = path.with_suffix(".part")
@@ -145,7 +145,7 @@ def _bumps(found: Mapping[int, float]) -> tuple[float, ...]:
 
 
 def _entries(calibrations: dict[Key, CalibratedStepTime]) -> Iterable[dict[str, Any]]:
-    for key, model in sorted(calibrations.items(), key=lambda item: item[0]):
+    for key, model in calibrations.items():
         yield {
             "key": asdict(key),
             "coefficients": model.coefficients._asdict(),

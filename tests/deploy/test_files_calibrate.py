@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from advisor.advice.profiles import gpu
+from advisor.advice.steps import choose_step_times
+from advisor.advice.target import Target
 from advisor.deploy.calibrate import calibrate, refit, step_times_path
 from engine.errors import InputError, InvalidMeasurementError, MachineError
+from engine.shape import ModelShape
 from engine.step_time.files import Key, load_calibrations
 
 # Stands in for `python -m engine.calibrate`: steps take 20 ms + 1 ms a new token + 2 ms a decode row.
@@ -55,6 +58,17 @@ def test_calibrate_keeps_what_it_measured_beside_other_calibrations(tmp_path: Pa
     assert load_calibrations(result.path) == {
         Key("advise", "9", "cpu", "tiny", "bfloat16", threads): result.step_time for threads in (1, 2)
     }
+
+
+def test_of_two_that_fit_a_plan_rests_on_the_newest(tmp_path: Path, model: Path) -> None:
+    """A dtype is chosen by a race: the one that won last is the one that will be served."""
+    target = Target(model="tiny", gpu="cpu", gpus=2)
+    shape = ModelShape(layers=1, hidden=8, heads=1, kv_heads=1, head_dim=8, ffn=8, vocab=8, max_len=64)
+    for dtype in ("float32", "bfloat16", "float32"):
+        program = (sys.executable, "-c", FAKE.replace("bfloat16", dtype))
+        calibrate(model=str(model), threads=2, cache=tmp_path, program=program)
+        found = load_calibrations(step_times_path(tmp_path))
+        assert choose_step_times(target, shape, 1, found).dtype == dtype
 
 
 def test_ranks_have_a_calibration_of_their_own(tmp_path: Path, model: Path) -> None:
