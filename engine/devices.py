@@ -11,9 +11,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-CUDA_NOTE = "CUDA path: compiled and interpreted, not yet executed"
-"""What `advise launch` says of a GPU, for as long as nobody has run the engine on one."""
-
 _BFLOAT16_FROM = (8, 0)  # capability; older GPUs multiply float16 alone
 
 

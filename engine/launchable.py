@@ -5,6 +5,9 @@ from __future__ import annotations
 from engine.config import EngineConfig
 from engine.fetch import EMBEDDED_NAME
 
+CUDA_NOTE = "CUDA path: compiled and interpreted, not yet executed"
+"""What is said of a GPU, for as long as nobody has run the engine on one."""
+
 
 def why_not_launchable(config: EngineConfig) -> str | None:
     """Why the bundled engine cannot run `config`, in one sentence; None where it can."""

@@ -19,7 +19,7 @@ from advisor.report.plan import show_plan
 from advisor.report.rows import row
 from advisor.workload.model import Burstiness, Distribution, Latency, PromptPlace, Sharing
 from advisor.workload.models import ModelRows
-from engine.devices import CUDA_NOTE
+from engine.launchable import CUDA_NOTE
 
 
 def show_analysis(console: Console, analysis: Analysis, *, measured: bool = True) -> None:

@@ -14,12 +14,13 @@ from pathlib import Path
 import msgspec
 
 from engine.config import EngineConfig, PoolConfig
-from engine.devices import CUDA_NOTE, Gpu, cuda_gpus
+from engine.devices import Gpu, cuda_gpus
 from engine.errors import MachineError
 from engine.executors.warm_up import decode_sizes
 from engine.fetch import model_folder
 from engine.host import usable_cores, usable_memory
 from engine.kv.capacity import cpu_kv_bytes, gpu_kv_bytes, kv_blocks
+from engine.launchable import CUDA_NOTE
 from engine.server.codec import TextCodec
 from engine.server.token_ids import TokenIds
 from engine.shape import ModelShape
