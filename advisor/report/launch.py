@@ -31,8 +31,9 @@ def show_launched(console: Console, launched: Launched) -> None:
     row(console, "KV", f"{actual:,} tokens; planned {planned:,}")
     if abs(actual - planned) > KV_TOLERANCE * planned:
         row(console, "", "planned and actual differ by more than 5 %", style="yellow")
+    elsewhere = {"cuda_graphs"} if info.devices[0].startswith("cpu") else set()
     for pool in config.pools:
-        values = pool.model_dump(exclude={"count", "role", "kv_tokens"})
+        values = pool.model_dump(exclude={"count", "role", "kv_tokens"} | elsewhere)
         text = ", ".join(f"{name} {value}" for name, value in values.items())
         row(console, "pool", f"{pool.count} x {pool.role}: {text}")
     if info.note:
