@@ -124,13 +124,13 @@ def throughput(peers: list[Peer], runs: int) -> None:
 def limits(ours: Peer) -> None:
     """Print what the machine could do, what the matrices do, and our whole steps."""
     found = ours.ask(limits=True)
-    bound, matrices, step = found["weights"], found["matrices 1"], found["decode 1"]
+    bound, matrices, step = found["weights"], found["matrices of decode 1"], found["decode 1"]
     print(f"\nmemory read one way: {found['bandwidth'] / 1e9:.1f} GB/s")
     print(f"decode, batch 1: {step:.1f} ms; weights read once {bound:.1f} ms = {bound / step:.0%} of it")
     print(f"  the matrices alone {matrices:.1f} ms: {bound / matrices:.0%} of the bandwidth")
-    matrices, step = found["matrices 512"], found["prefill 512"]
-    share = matrices / step
-    print(f"prefill, 512 tokens: {step:.0f} ms; the matrices alone {matrices:.0f} ms = {share:.0%} of it")
+    for name in ("decode 8", "decode 32", "prefill 512"):
+        matrices, step = found[f"matrices of {name}"], found[name]
+        print(f"{name}: {step:.1f} ms; the matrices alone {matrices:.1f} ms = {matrices / step:.0%} of it")
 
 
 def readiness(dtype: str, threads: int) -> None:

@@ -32,6 +32,7 @@ BLOCK = 16
 POOL_TOKENS = 32_768
 BUDGET = 512
 MAX_LEN = 2048
+BATCHES = (1, 8, 32)
 TURNS = 7
 READ_BYTES = 512 * 2**20  # far larger than any L3
 
@@ -61,17 +62,13 @@ def limits(executor: TorchExecutor, model: Decoder) -> dict[str, float]:
     """
     touched = torch.ones(READ_BYTES // 4)
     numbers = Random(0)
-    decode, prefill = (
-        build_step(1, shape, BLOCK, executor.shape.vocab, numbers)
-        for shape in (StepShape((), 1, 16), StepShape(prefill=((512, 0),)))
-    )
-    measured: dict[str, Callable[[], object]] = {
-        "read": touched.sum,
-        "matrices 1": _products(model, 1),
-        "decode 1": lambda: executor._run(decode),
-        "matrices 512": _products(model, 512),
-        "prefill 512": lambda: executor._run(prefill),
-    }
+    shapes = {f"decode {rows}": StepShape((), rows, 64 * rows) for rows in BATCHES}
+    shapes["prefill 512"] = StepShape(prefill=((512, 0),))
+    measured: dict[str, Callable[[], object]] = {"read": touched.sum}
+    for name, shape in shapes.items():
+        step = build_step(1, shape, BLOCK, executor.shape.vocab, numbers)
+        measured[f"matrices of {name}"] = _products(model, shape.tokens, max(1, shape.decode_rows))
+        measured[name] = partial(executor._run, step)
     times: dict[str, list[float]] = {name: [] for name in measured}
     for turn in range(TURNS + 1):
         for name, run in measured.items():
@@ -85,8 +82,8 @@ def limits(executor: TorchExecutor, model: Decoder) -> dict[str, float]:
     return found
 
 
-def _products(model: Decoder, tokens: int) -> Callable[[], object]:
-    """All matrix products of a step, the vocabulary's for its last token, and nothing else."""
+def _products(model: Decoder, tokens: int, sampled: int) -> Callable[[], object]:
+    """All matrix products of a step, the vocabulary's for its sampled tokens, and nothing else."""
     shape, dtype = model.shape, model.norm.dtype
     hidden, heads, ffn = (
         torch.randn(tokens, size).to(dtype) for size in (shape.hidden, shape.heads * shape.head_dim, shape.ffn)
@@ -99,7 +96,7 @@ def _products(model: Decoder, tokens: int) -> Callable[[], object]:
             layer.out(heads)
             layer.gated(hidden)
             layer.down(ffn)
-        model.vocabulary.logits(hidden[-1:])
+        model.vocabulary.logits(hidden[-sampled:])
 
     return run
 

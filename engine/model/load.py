@@ -18,7 +18,7 @@ from engine.model.linear import GatedLinear, Linear
 from engine.model.ops import Ops, TorchOps
 from engine.model.opt import load_opt
 from engine.model.part import Part
-from engine.model.projection import packed, summed
+from engine.model.projection import by_token, packed, summed
 from engine.model.rotary import rotary_frequencies, rotary_magnitude, rotary_tables
 from engine.model.supported import Supported, supported_model
 from engine.model.vocabulary import Vocabulary
@@ -73,11 +73,11 @@ def _decoder(
     layers: tuple[Layer, ...],
 ) -> Decoder:
     shape = found.shape
-    embeddings = head = _by_token(weights, "model.embed_tokens.weight", shape, part)
+    embeddings = head = by_token(weights, "model.embed_tokens.weight", shape, part)
     if shape.tied_embeddings:
         weights.source.skip("lm_head.weight")
     else:
-        head = _by_token(weights, "lm_head.weight", shape, part)
+        head = by_token(weights, "lm_head.weight", shape, part)
     norm = weights.take("model.norm.weight", shape.hidden)
     frequencies, magnitude = rotary_frequencies(shape, found.config), rotary_magnitude(found.config)
     cos, sin = rotary_tables(frequencies, shape.max_len, norm.dtype, norm.device, magnitude)
@@ -94,10 +94,6 @@ def _decoder(
         ops=ops,
         collective=collective,
     )
-
-
-def _by_token(weights: Weights, name: str, shape: ModelShape, part: Part) -> torch.Tensor:
-    return weights.take(name, shape.vocab, shape.hidden, rows=part.vocab, pad_to=part.vocab_rows)
 
 
 def _layer(weights: Weights, name: str, shape: ModelShape, part: Part, ops: Ops) -> Layer:

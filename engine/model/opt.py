@@ -17,7 +17,7 @@ from engine.attention.base import AttentionBackend
 from engine.model.collective import Collective
 from engine.model.linear import Linear
 from engine.model.part import Part
-from engine.model.projection import packed, summed
+from engine.model.projection import by_token, packed, summed
 from engine.model.supported import Supported
 from engine.model.vocabulary import Vocabulary
 from engine.model.weights import Weights
@@ -92,16 +92,11 @@ def load_opt(
     shape, name = found.shape, "model.decoder"
     if not weights.source.has(f"{name}.embed_tokens.weight"):
         name = "decoder"
-    embeddings = weights.take(
-        f"{name}.embed_tokens.weight", shape.vocab, shape.hidden, rows=part.vocab, pad_to=part.vocab_rows
-    )
-    head = embeddings
+    embeddings = head = by_token(weights, f"{name}.embed_tokens.weight", shape, part)
     if shape.tied_embeddings:
         weights.source.skip("lm_head.weight")
     else:
-        head = weights.take(
-            "lm_head.weight", shape.vocab, shape.hidden, rows=part.vocab, pad_to=part.vocab_rows
-        )
+        head = by_token(weights, "lm_head.weight", shape, part)
     layers = []
     for number in range(shape.layers):
         layers.append(_layer(weights, f"{name}.layers.{number}", shape, part))

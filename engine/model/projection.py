@@ -1,4 +1,4 @@
-"""Linear layers from their parameters: packed ones, split by outputs, and those whose outputs are summed."""
+"""Matrices from their parameters: packed ones, split by outputs; those whose outputs are summed; by token."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from engine.model.linear import Linear
 from engine.model.part import Part
 from engine.model.weights import Weights
+from engine.shape import ModelShape
 
 
 def packed(
@@ -21,6 +22,11 @@ def packed(
     matrices = [weights.take(f"{name}.{one}.weight", rows, inputs, rows=own) for one, rows, own in parts]
     biases = [weights.take(f"{name}.{one}.bias", rows, rows=own) for one, rows, own in parts] if bias else []
     return _joined(matrices), _joined(biases) if biases else None
+
+
+def by_token(weights: Weights, name: str, shape: ModelShape, part: Part) -> torch.Tensor:
+    """The rows of this rank's tokens of a matrix of the vocabulary, [part.vocab_rows or vocab, hidden]."""
+    return weights.take(name, shape.vocab, shape.hidden, rows=part.vocab, pad_to=part.vocab_rows)
 
 
 def summed(

@@ -2,7 +2,7 @@
 
 Run as a program it behaves as `python -m engine.server` does, so that signals and sockets are tested on a real
 process. `model.path` in its engine.yaml says how: `sleep:0.01` makes a step take 10 ms, `fail:2` raises in the
-first step that decodes two requests.
+first step that decodes two requests, `device:NAME` says what it runs on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from engine.config import EngineConfig
 from engine.server.__main__ import arguments
 from engine.server.backend import Backend
 from engine.server.process import Options, serve
-from engine.step import Step, StepResult, StepRow, TokenLogprobs
+from engine.step import PREVIOUS, Step, StepResult, StepRow, TokenLogprobs
 
 VOCAB = 256
 EOS = 0
@@ -93,6 +93,14 @@ def made_up(row: StepRow, token: int | None) -> TokenLogprobs | None:
     return TokenLogprobs(-0.5, ((token, -0.5), *others)[: row.sampling.logprobs])
 
 
+class TellsAhead(FakeExecutor):
+    """Answers `a` in a step that was made before the token of the one in flight was known, else `k`."""
+
+    def run(self, step: Step) -> StepResult:
+        said = (ord("a" if row.tokens == (PREVIOUS,) else "k") for row in step.rows)
+        return StepResult(step.id, tuple(said))
+
+
 class FakeHandle:
     """A step that runs when its result is asked for."""
 
@@ -110,6 +118,8 @@ def load_fake(config: EngineConfig) -> Backend:
         sleep_s=float(value) if kind == "sleep" else 0.0,
         fail_at=int(value) if kind == "fail" else None,
     )
+    if kind == "device":
+        executor = TellsAhead("")
     kv_tokens = config.pools[0].kv_tokens or 65_536
     return Backend(
         executor=executor,
@@ -122,6 +132,7 @@ def load_fake(config: EngineConfig) -> Backend:
         devices=("fake:0",),
         threads=1,
         kv_tokens_planned=kv_tokens,
+        device=value if kind == "device" else "cpu",
     )
 
 

@@ -200,3 +200,11 @@ def test_the_ready_line_is_all_of_stdout(tmp_path: Path) -> None:
         p.terminate()
         assert p.stdout.read() == b""
     assert p.returncode == 0
+
+
+@pytest.mark.parametrize(("device", "text"), [("cpu", "kkkkkk"), ("some GPU", "kkaaaa")])
+def test_steps_are_made_ahead_on_a_gpu_alone(device: str, text: str) -> None:
+    """The prompt's step and the first decode behind it are made in turn, every later one ahead."""
+    with fake_engine(f"device:{device}") as engine, client(engine) as http:
+        answer = post(http, prompt="abc", max_tokens=6, ignore_eos=True).json()
+        assert answer["choices"][0]["text"] == text
