@@ -20,6 +20,7 @@ from advisor import __version__
 from advisor.advice.advise import advise
 from advisor.advice.analysis import Analysis, LogSummary, Meta
 from advisor.advice.comparison import refuse_other_target
+from advisor.advice.host import load_host_costs
 from advisor.advice.machine import Machine, detect_machine
 from advisor.advice.plan import Plan
 from advisor.advice.resolve import NoTarget, TargetOptions, known_gpu, resolve_target
@@ -88,7 +89,7 @@ def analyze(
 
     Raises InputError where the log or the flags cannot be used, MachineError where a tokenizer is missing.
     """
-    machine = detect_machine()
+    machine = _machine(options)
     current = _current(paths, options, machine)
     known = _target(options, None, machine, current)  # a wrong name should not cost the reading of a large log
     everything = read(
@@ -255,6 +256,16 @@ def _current(paths: Sequence[str | Path], options: AnalyzeOptions, machine: Mach
 
     gpu = known_gpu(options.target, machine)
     return read_control(options.current, gpu, options.target.stack_version, sys.stdin)
+
+
+def _machine(options: AnalyzeOptions) -> Machine:
+    """This machine; with --here as it was measured."""
+    machine = detect_machine()
+    if not options.target.here:
+        return machine
+    from advisor.deploy.calibrate import host_path
+
+    return replace(machine, host=load_host_costs(host_path()))
 
 
 def _target(

@@ -300,24 +300,37 @@ def launch(
     load: Annotated[
         Literal["auto", "dummy"], typer.Option(help="dummy: random weights of the model's shape.")
     ] = "auto",
+    emulate: Annotated[
+        str | None, typer.Option(help="The plan's GPU: sleep its step times, with no GPU and no weights.")
+    ] = None,
+    time_scale: Annotated[
+        float, typer.Option(help="With --emulate: all of its times, and a replay's arrivals, so often longer.")
+    ] = 1.0,
+    oversubscribe: Annotated[
+        bool, typer.Option("--oversubscribe", help="More instances than cores: for correctness only.")
+    ] = False,
 ) -> int:
     """Serve a plan with the bundled engine in the foreground; Ctrl-C drains."""
     import shlex
 
     from advisor.deploy import launch as launching
-    from advisor.report.launch import show_launched, show_launching, show_serving
+    from advisor.report.launch import show_cpu_times, show_launched, show_launching, show_serving
 
     found = launching.find(what)
+    if emulate is None and time_scale != 1:
+        raise InputError("--time-scale is for --emulate", hint="advise launch --emulate GPU --time-scale K")
     if dry_run:
-        launching.refuse(found, port=port)
-        typer.echo(shlex.join(found.argv(load)))
+        launching.refuse(found, port=port, emulated=emulate is not None, oversubscribe=oversubscribe)
+        typer.echo(shlex.join(found.argv(load, emulated=emulate is not None, oversubscribe=oversubscribe)))
         return 0
     show_launching(_talk(), found)
-    progress = _talk().print
-    with launching.launch(found, port=port, step_log=step_log, load=load, progress=progress) as launched:
+    with launching.launch(
+        found, port=port, step_log=step_log, load=load, emulate=emulate, time_scale=time_scale,
+        oversubscribe=oversubscribe, progress=_talk().print,
+    ) as launched:  # fmt: skip
         show_launched(Console(), launched)
         show_serving(Console(), launched)
-        return launching.serve(launched)
+        return launching.serve(launched, partial(show_cpu_times, Console()))
 
 
 @app.command()
@@ -361,15 +374,27 @@ def calibrate(
         Path | None, typer.Option(help="Fit this step log of `launch --step-log`; measure nothing.")
     ] = None,
 ) -> int:
-    """Measure the bundled engine's step times on this machine; fetches the model first if it is not here."""
-    from advisor.deploy.calibrate import calibrate as measure_steps
-    from advisor.deploy.calibrate import refit
-    from advisor.report.launch import show_calibration
+    """Measure the bundled engine's step times on this machine; fetches the model first if it is not here.
+
+    On cores also those of an instance of one core, and what router and client take of them.
+    """
+    from advisor.advice.host import save_host_costs
+    from advisor.deploy import calibrate as calibrating
+    from advisor.report.launch import show_calibration, show_host_costs
+    from advisor.validation.host_costs import measure_host_costs
 
     if from_log is not None:
-        show_calibration(Console(), refit(from_log))
-    else:
-        show_calibration(Console(), measure_steps(quick=quick, model=model, tp=tp, progress=_talk().print))
+        show_calibration(Console(), calibrating.refit(from_log))
+        return 0
+    whole = calibrating.calibrate(quick=quick, model=model, tp=tp, progress=_talk().print)
+    show_calibration(Console(), whole)
+    one_core = calibrating.calibrate_one_core(whole, quick=quick, model=model)
+    if one_core is not None:
+        show_calibration(Console(), one_core)
+    if whole.key.device == "cpu":
+        costs = measure_host_costs()
+        save_host_costs(calibrating.host_path(), costs)
+        show_host_costs(Console(), costs)
     return 0
 
 

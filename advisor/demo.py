@@ -35,6 +35,7 @@ from advisor.validation.verdict import Result
 from engine.config import EngineConfig
 from engine.config_file import config_text
 from engine.errors import MachineError
+from engine.launchable import devices
 
 WINDOW = "busiest:45s"
 BASELINE_BUDGET = 2048  # tokens; longer than any prompt of the sample, so that every prompt is one step
@@ -96,9 +97,16 @@ def _analyze(log: Path, out: Path, talk: Console, model: str | None, seed: int) 
 
 
 def _write_baseline(out: Path, advised: EngineConfig) -> Path:
-    """What serves without the three ideas: whole prompts before decodes, nothing kept between requests."""
+    """What serves without the three ideas: whole prompts before decodes, nothing kept between requests.
+
+    One instance on all cores, with all of the memory for KV.
+    """
     pool = advised.pools[0].model_copy(
         update={
+            "role": "colocated",
+            "count": 1,
+            "devices_per_instance": devices(advised),
+            "kv_tokens": sum(pool.count * (pool.kv_tokens or 0) for pool in advised.pools) or None,
             "batching": "prefill_first",
             "prefix_cache": False,
             "queue_policy": "fcfs",

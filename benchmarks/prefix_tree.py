@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+import numpy as np
+
 from engine.config import PoolConfig
 from engine.core import EngineCore
 from engine.kv.cache import KVCache
@@ -200,7 +202,8 @@ def main() -> None:
     factor = min(1.0, options.mean_ms / 1e3 / mean_s)
     shorter = ScaledStepTime(times, factor, factor)
     print(f"fitted mean {mean_s * 1e3:.1f} ms a step, emulated {mean_s * factor * 1e3:.1f} ms")
-    emulated = EmulatedExecutor(shorter, sleep=time.sleep, clock=time.monotonic, vocab=vocab)
+    kv = np.zeros((2, num_blocks, BLOCK), np.uint32)
+    emulated = EmulatedExecutor(shorter, kv, sleep=time.sleep, clock=time.monotonic, vocab=vocab)
     done = run(emulated, steps=options.steps, vocab=vocab, seed=1, **sizes)
     report("at these times", done)
     tree_us = sum(done.spent.seconds.values()) / done.steps * 1e6

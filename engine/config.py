@@ -72,6 +72,14 @@ class RouterConfig(Config):
     on_partner_loss: Literal["colocate", "reject"] = Field(
         "colocate", description="what a split does when the other side is gone"
     )
+    transport: Literal["auto", "shared_memory", "cuda_ipc", "tcp"] = Field(
+        "auto",
+        description="how a split moves KV; auto: shared_memory between cores, cuda_ipc between GPUs of one host",
+    )
+    kv_host: str = Field("127.0.0.1", description="with transport tcp: the address that KV is pulled from")
+    kv_from: tuple[str, ...] = Field(
+        (), description="hosts beside loopback that a decode server behind another router may pull KV from"
+    )
 
 
 class ModelConfig(Config):
@@ -79,10 +87,10 @@ class ModelConfig(Config):
 
     name: str = Field("smollm2-135m-instruct", description="name in /v1/models, and in the model profiles")
     path: str | None = Field(None, description="local folder, GGUF file or hub name; null: the embedded model")
-    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
+    dtype: Literal["auto", "bfloat16", "float16", "float32", "float64"] = Field(
         "auto",
         description="weights and KV; auto: on a CPU float32 where a probe finds it clearly faster, else "
-        "bfloat16; on a GPU bfloat16 from compute capability 8.0 on, else float16",
+        "bfloat16; on a GPU bfloat16 from compute capability 8.0 on, else float16; float64 is for exact tests",
     )
     max_len: int | None = Field(
         None, ge=1, description="longest prompt plus output, tokens; null: the model's own"
@@ -96,6 +104,7 @@ class ServerConfig(Config):
     port: int = Field(8000, ge=0, le=65535, description="port; 0 takes a free one")
     max_queued: int = Field(256, ge=1, description="requests waiting before new ones get 429")
     drain_s: float = Field(30.0, ge=0, description="time running requests get to finish after SIGTERM, seconds")
+    restart: bool = Field(True, description="start an instance that died again")
 
 
 class EngineConfig(Config):

@@ -122,6 +122,11 @@ class EngineCore:
         return bool(self._scheduler.waiting or self._scheduler.running or self._flights)
 
     @property
+    def holds_for_others(self) -> bool:
+        """Blocks are kept for another instance, or reserved for KV of one: waiting requests may have to wait."""
+        return bool(self._kept or self._scheduler.pulling)
+
+    @property
     def full(self) -> bool:
         """Nobody who waits can begin before somebody ends."""
         return self._scheduler.full
@@ -286,6 +291,14 @@ class EngineCore:
         if seq is None:
             raise InvariantError(f"request {request_id} has reserved nothing")
         return self._scheduler.start_decode(seq, token)
+
+    def kept_blocks(self, request_id: str) -> list[int]:
+        """The blocks of a request that ended with `keep_kv`, until `release_kv`."""
+        return list(self._kept[request_id].table.blocks)
+
+    def reserved_blocks(self, request_id: str) -> list[int]:
+        """The blocks of a reserved request that waits for its KV."""
+        return list(self._scheduler.pulling[request_id].table.blocks)
 
     def decode_run(self) -> int:
         """How many of the next steps are surely pure decodes of the requests running now.

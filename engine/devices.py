@@ -56,6 +56,16 @@ def cores_of_rank(rank: int, threads: int, ranks: int = 1) -> tuple[int, ...]:
     return tuple(usable[rank * threads : (rank + 1) * threads])
 
 
+def cores_of_instance(first: int, devices: int) -> tuple[int, ...]:
+    """The cores `first` to `first + devices` of the usable set, around again where there are fewer.
+
+    Empty, which means not to pin, where the system has no affinity.
+    """
+    affinity = getattr(os, "sched_getaffinity", None)
+    usable = sorted(affinity(0)) if affinity else []
+    return tuple(dict.fromkeys(usable[(first + n) % len(usable)] for n in range(devices))) if usable else ()
+
+
 def pin_thread(cores: Sequence[int]) -> None:
     """Keep the calling thread, and the OpenMP threads that it will start, on `cores`; nothing if empty."""
     if cores:

@@ -90,7 +90,7 @@ def _layout(name: str, current: Current, hardware: Hardware, gpus: int) -> tuple
 
 
 def _pool(pool: PoolConfig, hardware: Hardware, gpus: int, changed: list[str]) -> PoolConfig:
-    tp, pp = pool.tp, pool.pp
+    tp, pp = gpus if hardware.on_cpu else pool.tp, pool.pp
     if tp not in hardware.copies:
         known = ", ".join(f"TP {degree}" for degree in hardware.copies)
         raise InputError(

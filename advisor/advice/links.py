@@ -10,7 +10,6 @@ from engine.errors import InputError
 from engine.step_time.roofline import PCIE_BYTES_PER_S
 
 NODE_GPUS = 8  # ours: GPUs that share a node
-SHARED_MEMORY_BYTES_PER_S = 4e9  # ours: one core copying
 _LINK = re.compile(r"\s*([0-9.]+)\s*([GM])(?:bps|bit/s)\s*", re.IGNORECASE)
 
 
@@ -25,14 +24,14 @@ def parse_link(text: str) -> float:
 def stage_link(target: Target) -> float:
     """Bytes/s between any two GPUs of a node: the way of activations from one pipeline stage to the next."""
     if target.on_cpu:
-        return SHARED_MEMORY_BYTES_PER_S
+        return target.host_costs.copy_bytes_per_s
     return profiles.gpu(target.gpu).link_bytes_per_s(NODE_GPUS) or PCIE_BYTES_PER_S
 
 
 def links_of(target: Target, gpus: int) -> tuple[float, float | None]:
     """Bytes/s between two instances, and bits/s between nodes (None: one node holds everything)."""
     if target.on_cpu:
-        return SHARED_MEMORY_BYTES_PER_S, None
+        return target.host_costs.copy_bytes_per_s, None
     if gpus > NODE_GPUS and target.link is not None:
         network = parse_link(target.link)
         return network / 8, network

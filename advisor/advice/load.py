@@ -7,12 +7,14 @@ there, and the decodes left over run in steps of their own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from advisor.advice.plan import Plan
+from engine.config import PoolConfig
 from engine.step_time.model import StepShape, StepTimeModel
 
 Column = npt.NDArray[np.int64]
@@ -77,24 +79,42 @@ def running_rows(traffic: Traffic, per_token_s: float, limit: int) -> int:
 
 def load_limit(
     prompt_tokens: Column, output_tokens: Column, uncached_tokens: Column, window_s: float, plan: Plan,
-    step_time: StepTimeModel,
+    *step_times: StepTimeModel,
 ) -> float:  # fmt: skip
     """Utilisation of the plan's instances by a window of requests; above 1 they cannot keep up.
 
-    One entry a request; `uncached_tokens` are the prompt tokens to compute with the plan's cache. The decodes
-    run as many at once as the per-token target allows: more would miss it, fewer would waste steps.
+    One entry a request; `uncached_tokens` are the prompt tokens to compute with the plan's cache; `step_times`
+    one for each pool. The decodes run as many at once as the per-token target allows: more would miss it, fewer
+    would waste steps. Of a split it is that of the busier side, bypass left out. Raises ValueError for a plan
+    without a choice, or with colocated instances beside a split, whose parts of the load are the router's.
     """
     choice = plan.choice
-    if choice is None:
+    if choice is None or not whole(choice.pools):
         raise ValueError("an infeasible plan has no load limit")
-    pool = choice.pools[0]
     traffic = Traffic(
-        len(prompt_tokens) / window_s / pool.count,
+        len(prompt_tokens) / window_s,
         float(prompt_tokens.mean()),
         float(uncached_tokens.mean()),
         float(np.maximum(output_tokens, 1).mean()),
     )
     gap_s = plan.target.slo.gap_s
+    return max(
+        _pool_load(pool, traffic.at(traffic.rate_rps / pool.count), gap_s, model)
+        for pool, model in zip(choice.pools, step_times, strict=True)
+    )
+
+
+def whole(pools: Sequence[PoolConfig]) -> bool:
+    """Whether every request passes through every pool: one colocated pool, or one of prefill and of decode."""
+    return sorted(pool.role for pool in pools) in (["colocated"], ["decode", "prefill"])
+
+
+def _pool_load(pool: PoolConfig, traffic: Traffic, gap_s: float | None, model: StepTimeModel) -> float:
+    """Utilisation of one instance of a pool by its part of the requests."""
+    if pool.role == "prefill":
+        return traffic.rate_rps * prefill_seconds(model, traffic.uncached, traffic.prompt - traffic.uncached)
     most = min(pool.max_seqs, pool.token_budget - 1)
     rows = most if gap_s is None else running_rows(traffic, gap_s, most)
-    return utilisation(step_time, traffic, pool.token_budget, rows)
+    if pool.role == "decode":
+        return traffic.rate_rps * traffic.output / rows * decode_step_seconds(model, traffic, rows)
+    return utilisation(model, traffic, pool.token_budget, rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from advisor.advice import profiles
+from advisor.advice.host import HostCosts
 from engine.errors import InputError
 from engine.host import usable_cores, usable_memory
 
@@ -17,6 +18,7 @@ class Machine:
     memory_bytes: int
     gpus: tuple[str, ...] = ()
     gpu_names: tuple[str, ...] = ()
+    host: HostCosts | None = None  # as measured here; None: not measured, or not to be used
 
 
 def detect_machine() -> Machine:

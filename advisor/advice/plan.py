@@ -24,6 +24,9 @@ class StepTimeUse(Report):
     source: Literal["calibrated", "published", "roofline"]
     error_p90: float | None = Field(description="P90 relative error on held-out steps; null where unknown")
     key: str = Field(description="what the numbers are for: engine, device, model, dtype, TP")
+    shared: str | None = Field(
+        None, description="what router and client take of the cores of the instances; null on GPUs"
+    )
 
 
 class Interval(Report):

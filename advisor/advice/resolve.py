@@ -230,6 +230,7 @@ def _from_machine(named: str | None, here: bool, machine: Machine) -> dict[str, 
             "gpus": machine.cores,
             "model": EMBEDDED_NAME,
             "memory_bytes": machine.memory_bytes,
+            "host": machine.host,
         }
     if not machine.gpus or (named is not None and profiles.gpu(named).id != machine.gpus[0]):
         return {}

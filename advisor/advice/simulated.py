@@ -234,7 +234,7 @@ class _Work:
 
     def _attribution(self, found: Found) -> tuple[tuple[str, Judged], ...]:
         """Each idea alone and together, with the settings that the search found."""
-        if found.best is None or (self._hardware.on_cpu and found.best.layout.split):
+        if found.best is None:
             return ()
         judged = (*found.finalists, *found.others)
         coloc, split = (attribution.best_of_kind(judged, split=kind) for kind in (False, True))

@@ -144,6 +144,13 @@ def _backtest(tested: Backtest) -> dict[str, Any]:
     }
 
 
+def _devices_reason(s: Situation, layout: Layout) -> str:
+    if not s.target.on_cpu:
+        return "tp x pp"
+    alone = sum(pool.count for pool in layout.pools) == 1
+    return "every core of this machine" if alone else "cores of its own, one thread each"
+
+
 def _margin(ratio: Bootstrap) -> dict[str, float | None]:
     return {"ratio": ratio.middle, "low": ratio.low, "high": ratio.high}
 
@@ -161,7 +168,7 @@ def _reasons(s: Situation, found: Simulated, layout: Layout) -> dict[str, str]:
             f"pools.{i}.count": why,
             f"pools.{i}.tp": why,
             **({} if pool.pp == 1 else {f"pools.{i}.pp": why}),
-            f"pools.{i}.devices_per_instance": "every core of this machine" if s.target.on_cpu else "tp x pp",
+            f"pools.{i}.devices_per_instance": _devices_reason(s, layout),
             f"pools.{i}.batching": "chunked prefill keeps decodes running beside long prompts (Sarathi-Serve)",
             f"pools.{i}.token_budget": why if pool.role == "colocated" else "prompts batch to it (Splitwise)",
             f"pools.{i}.max_seqs": why,
@@ -176,7 +183,8 @@ def _reasons(s: Situation, found: Simulated, layout: Layout) -> dict[str, str]:
     gap = None if found.decision.chosen is None else found.decision.chosen.below_rps
     if gap is not None:
         reasons["goodput"] = f"the targets are missed at {gap:.3g} requests/s too: no rate alone is the goodput"
-    reasons["router.policy"] = "one instance, nothing to choose" if layout.pools[0].count == 1 else why
+    alone = sum(pool.count for pool in layout.pools) == len(layout.pools)
+    reasons["router.policy"] = "nothing to choose from" if alone else why
     reasons["model.dtype"] = (
         f"as the step times were measured ({s.steps.use.source})"
         if s.steps.use.source == "calibrated"

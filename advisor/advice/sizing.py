@@ -19,7 +19,7 @@ from advisor.advice.load import (
 )
 from advisor.advice.rules import budget as budgets
 from advisor.advice.rules.queueing import kingman_wait
-from advisor.advice.steps import kv_bytes, weight_bytes
+from advisor.advice.steps import cores_of, kv_bytes, weight_bytes
 from advisor.advice.target import Target
 from engine.errors import MachineError
 from engine.kv.capacity import cpu_kv_bytes, gpu_kv_bytes, kv_blocks
@@ -54,21 +54,27 @@ class Sizing:
 
 @dataclass(frozen=True, slots=True)
 class ModelCopy:
-    """One copy of the model on `pp` stages of `tp` devices of the target, its weights in `dtype`."""
+    """One copy of the model on `pp` stages of `tp` devices of the target, its weights in `dtype`.
+
+    On a CPU `cores` are those of the instance; None: all of the target's.
+    """
 
     target: Target
     shape: ModelShape
     tp: int
     dtype: str
     pp: int = 1
+    cores: int | None = None
 
     def kv_tokens(self, token_budget: int) -> int:
         """KV cache that fits beside it, tokens. Raises MachineError where nothing is left."""
         target, weights = self.target, weight_bytes(self.dtype, self.shape)
         kv = kv_bytes(target, self.dtype, self.shape)
         if target.on_cpu:
-            cores = target.gpus if isinstance(target.gpus, int) else 1
-            room = cpu_kv_bytes(host_bytes=target.memory_bytes or 0, host_devices=cores, instance_devices=cores)
+            every = cores_of(target)
+            room = cpu_kv_bytes(
+                host_bytes=target.memory_bytes or 0, host_devices=every, instance_devices=self.cores or every
+            )
         else:
             room = gpu_kv_bytes(
                 self.shape,

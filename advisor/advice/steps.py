@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from advisor.advice import profiles
+from advisor.advice.host import HostCosts, SharedCores
 from advisor.advice.plan import StepTimeUse
 from advisor.advice.target import Target
 from engine.shape import ModelShape
@@ -31,13 +32,33 @@ class StepTimes:
     dtype: str
 
 
-def choose_step_times(target: Target, shape: ModelShape, tp: int, calibrations: Calibrations) -> StepTimes:
-    """The most trusted step times that fit the target's engine, device, model, dtype and parallelism."""
-    parallel = target.gpus if target.on_cpu and isinstance(target.gpus, int) else tp
-    calibrated = _calibrated(target, parallel, tp, calibrations)
-    if calibrated is not None:
-        return calibrated
-    return _published(target, tp) or _roofline(target, shape, tp, parallel)
+def choose_step_times(
+    target: Target, shape: ModelShape, tp: int, calibrations: Calibrations, cores: int | None = None,
+    *, shared: bool = True,
+) -> StepTimes:  # fmt: skip
+    """The most trusted step times that fit the target's engine, device, model, dtype and parallelism.
+
+    `cores`: those of one instance, on a CPU; None: all of the target's. There router and client take their
+    part, unless `shared` is False.
+    """
+    parallel = (cores or cores_of(target)) if target.on_cpu else tp
+    chosen = (
+        _calibrated(target, parallel, tp, calibrations)
+        or _published(target, tp)
+        or _roofline(target, shape, tp, parallel)
+    )
+    return _shared(chosen, target.host_costs, parallel) if target.on_cpu and shared else chosen
+
+
+def cores_of(target: Target) -> int:
+    """Cores of a target on a CPU."""
+    return target.gpus if isinstance(target.gpus, int) else 1
+
+
+def _shared(chosen: StepTimes, costs: HostCosts, cores: int) -> StepTimes:
+    """On cores that router and client run on too."""
+    model = SharedCores(chosen.model, costs.request_s / cores, costs.token_s / cores)
+    return replace(chosen, model=model, use=chosen.use.model_copy(update={"shared": str(costs)}))
 
 
 def _calibrated(target: Target, parallel: int, tp: int, calibrations: Calibrations) -> StepTimes | None:
@@ -74,7 +95,10 @@ def _roofline(target: Target, shape: ModelShape, tp: int, cores: int) -> StepTim
     weights = weight_bytes(target.dtype, shape)
     kv = kv_bytes(target, target.dtype, shape)
     if target.on_cpu:
-        model = RooflineStepTime(shape, cpu_cores(cores), CPU_CONSTANTS, tp, weight_bytes=weights, kv_bytes=kv)
+        device = cpu_cores(cores)
+        # Cores share the memory: an instance on some of them has its part of the bandwidth.
+        device = replace(device, bytes_per_s=device.bytes_per_s * cores / max(cores, cores_of(target)))
+        model = RooflineStepTime(shape, device, CPU_CONSTANTS, tp, weight_bytes=weights, kv_bytes=kv)
         basis = f"{cores} CPU cores, constants ours"
     else:
         model = gpu_roofline(

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from advisor.advice.host import HostCosts
 from advisor.simulation.slo import Slo
 from engine.config import Config
 
@@ -38,6 +39,9 @@ class Target(Config):
     )
     link: str | None = Field(None, description="network between nodes, e.g. 100Gbps; null: the GPU's own links")
     memory_bytes: int | None = Field(None, gt=0, description="memory of the host; only set where gpu is `cpu`")
+    host: HostCosts | None = Field(
+        None, description="what router and client take of the cores; only where gpu is `cpu`, null: constants"
+    )
     gpu_price: float | None = Field(
         None, ge=0, description="US dollars an hour of one GPU; null: the dated price of the profiles"
     )
@@ -53,3 +57,8 @@ class Target(Config):
     def on_cpu(self) -> bool:
         """Whether the devices are this machine's cores."""
         return self.gpu == CPU
+
+    @property
+    def host_costs(self) -> HostCosts:
+        """What serving costs the host beside the steps: as measured, else the constants."""
+        return self.host or HostCosts()

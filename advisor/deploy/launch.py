@@ -7,13 +7,14 @@ all the same, but the plan's prediction is no longer about it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -21,13 +22,16 @@ from typing import Any
 
 from advisor.advice.machine import detect_machine
 from advisor.advice.plan import Plan
-from advisor.deploy.local import Load, RunningEngine, engine_argv, start_engine
+from advisor.deploy.local import EMULATION_NAME, Load, RunningEngine, engine_argv, start_engine
+from advisor.deploy.rehearsal import can_be_rehearsed, rehearsal
 from advisor.deploy.run import Run, refuse_second, run_file
+from advisor.deploy.scrape import Figures, look
 from engine.config import EngineConfig
 from engine.config_file import read_config
 from engine.errors import InputError, MachineError
 from engine.fetch import Progress, model_folder
-from engine.launchable import why_not_launchable
+from engine.host import usable_cores
+from engine.launchable import devices, why_not_launchable, why_too_few_cores
 
 DEFAULT_FOLDER = Path("advise-out")
 CONFIG_NAME, PLAN_NAME = "engine.yaml", "plan.json"
@@ -57,9 +61,10 @@ class Launchable:
         """The output folder, where run.json goes."""
         return self.config_path.parent
 
-    def argv(self, load: Load = "auto") -> list[str]:
-        """The command that `launch` runs; `--dry-run` shows it."""
-        return engine_argv(self.config_path, load=load)
+    def argv(self, load: Load = "auto", *, emulated: bool = False, oversubscribe: bool = False) -> list[str]:
+        """The command that `launch` runs, where it writes the file of an emulation; `--dry-run` shows it."""
+        emulate = Path(EMULATION_NAME) if emulated else None
+        return engine_argv(self.config_path, load=load, emulate=emulate, oversubscribe=oversubscribe)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,17 @@ class Launched:
 
     launchable: Launchable
     engine: RunningEngine
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTimes:
+    """CPU seconds of each of the engine's processes, the router among them, while it served for `wall_s`."""
+
+    wall_s: float
+    cpu_s: dict[str, float]
+
+
+Leaving = Callable[[CpuTimes], None]
 
 
 def find(target: Path | None = None) -> Launchable:
@@ -117,6 +133,9 @@ def launch(
     step_log: Path | None = None,
     fault: str | None = None,
     load: Load = "auto",
+    emulate: str | None = None,
+    time_scale: float = 1.0,
+    oversubscribe: bool = False,
     fetch: bool = True,
     progress: Progress | None = None,
     program: Sequence[str] = (),
@@ -124,21 +143,30 @@ def launch(
     """Serve `what` while the block runs; leaving drains and stops the engine and removes run.json.
 
     Fetches the model first if it is not here and `fetch` allows it; a `load` of "dummy" takes random weights of
-    its shape. Raises MachineError: not launchable by this version, a busy port, a second launch from the
-    folder, no model, no engine extra.
+    its shape. `emulate` names the plan's GPU, whose step times are slept, `time_scale` times as long, with
+    neither weights nor devices. `oversubscribe` lets instances share cores where there are too few. Raises
+    InputError: an emulation of what is no plan, or of another GPU; MachineError: not launchable by this version
+    or machine, a busy port, a second launch from the folder, no model, no engine extra.
     """
-    refuse(what, port=port)
+    emulation = None if emulate is None else rehearsal(what, emulate, time_scale)
+    refuse(what, port=port, emulated=emulation is not None, oversubscribe=oversubscribe)
+    shared = oversubscribe and emulation is None and why_too_few_cores(what.config, usable_cores()) is not None
     path = what.config.model.path
-    bare = load == "dummy" and path is not None and Path(path).is_dir()
+    bare = emulation is not None or (load == "dummy" and path is not None and Path(path).is_dir())
     if not program and not bare:
         model_folder(path, fetch=fetch, weights=load == "auto", progress=progress)
-    with (
-        _sigterm_leaves(),
-        start_engine(
-            what.config, port=port, step_log=step_log, fault=fault, load=load, program=program
-        ) as engine,
-    ):
-        pids = {"launcher": os.getpid(), what.config.pools[0].role: engine.info.pid}
+    engine = start_engine(
+        what.config,
+        port=port,
+        step_log=step_log,
+        fault=fault,
+        load=load,
+        emulation=emulation,
+        oversubscribe=shared,
+        program=program,
+    )
+    with _sigterm_leaves(), engine:
+        pids = {"launcher": os.getpid(), **engine.info.pids}
         with run_file(what.folder, Run(url=engine.url, pids=pids, plan_digest=what.plan_digest)):
             yield Launched(what, engine)
 
@@ -160,12 +188,20 @@ def _sigterm_leaves() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def serve(launched: Launched) -> int:
-    """Stay in the foreground until Ctrl-C, then drain; 0. Raises MachineError if the engine dies instead."""
-    engine = launched.engine
+def serve(launched: Launched, leaving: Leaving | None = None) -> int:
+    """Stay in the foreground until Ctrl-C, then drain; 0. Raises MachineError if the engine dies instead.
+
+    `leaving` hears, before the drain, what CPU time each of the engine's processes took.
+    """
+    engine, before = launched.engine, None
     try:
+        before = _look(engine)
         status = engine.wait()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as signal_came:
+        if leaving is not None and before is not None and (after := _look(engine)) is not None:
+            leaving(CpuTimes(after.at_s - before.at_s, after.cpu_since(before)))
+        if isinstance(signal_came, SystemExit):
+            raise
         status = engine.stop()
     if status:
         why = engine.tail()
@@ -173,26 +209,67 @@ def serve(launched: Launched) -> int:
     return 0
 
 
+def _look(engine: RunningEngine) -> Figures | None:
+    return asyncio.run(look(engine.url, os.environ.get("ADVISE_API_KEY")))
+
+
 def _plan_refuses(what: Launchable) -> str | None:
-    """Why the plan is not for this engine or machine; an edited configuration speaks for itself."""
+    """Why the plan is not for this engine; an edited configuration speaks for itself."""
     if what.plan is None or what.edits:
         return None
     answer = what.plan.runs_on["advise"]
-    if answer != "yes":
-        return answer.removeprefix("no: ")
-    target, wanted = what.plan.target, what.config.pools[0].devices_per_instance
-    here = 0 if target.on_cpu else detect_machine().gpus.count(target.gpu)
-    if target.on_cpu or here >= wanted:
+    return None if answer == "yes" else answer.removeprefix("no: ")
+
+
+def _refuse_devices(what: Launchable, *, oversubscribe: bool) -> None:
+    """Raise MachineError where this machine has not what `what` needs: the plan's GPUs, or the cores."""
+    machine = detect_machine()
+    where = str(what.config_path)
+    target = None if what.plan is None else what.plan.target
+    if target is not None and not target.on_cpu and not what.edits:
+        here, wanted = machine.gpus.count(target.gpu), devices(what.config)
+        if here < wanted:
+            message = "the bundled engine cannot launch this"
+            why = f"the plan is for {wanted} x {target.gpu}, of which this machine has {here or 'none'}"
+            raise MachineError(message, where=where, why=why, hint=_rehearse_hint(what))
+        return
+    if not oversubscribe and on_cores(what.config, gpus=len(machine.gpu_names)):
+        why_few = why_too_few_cores(what.config, machine.cores)
+        if why_few is not None:
+            hint = "advise launch --oversubscribe   (instances share cores: for correctness only, no goodput)"
+            raise MachineError("this machine has too few cores", where=where, why=why_few, hint=hint)
+
+
+def _rehearse_hint(what: Launchable) -> str | None:
+    """The command that rehearses a plan for GPUs without them; None where it cannot be."""
+    if what.plan is None or not can_be_rehearsed(what.plan.target, what.config):
         return None
-    return f"the plan is for {wanted} x {target.gpu}, of which this machine has {here or 'none'}"
+    return f"advise launch {what.folder} --emulate {what.plan.target.gpu}   (a rehearsal: steps are slept)"
 
 
-def refuse(what: Launchable, *, port: int | None = None) -> None:
-    """Raise MachineError for what would fail anyway, before anything is fetched or loaded."""
-    why = why_not_launchable(what.config) or _plan_refuses(what)
+def on_cores(config: EngineConfig, *, gpus: int) -> bool:
+    """Whether instances run on cores: no GPU is here, or they were planned for more devices than ranks."""
+    return not gpus or any(pool.devices_per_instance != pool.tp for pool in config.pools)
+
+
+def refuse(
+    what: Launchable, *, port: int | None = None, emulated: bool = False, oversubscribe: bool = False
+) -> None:
+    """Raise MachineError for what would fail anyway, before anything is fetched or loaded.
+
+    `emulated`: nothing is asked of this machine's devices.
+    """
+    why = why_not_launchable(what.config, emulated=emulated)
+    if why is None and not emulated:
+        why = _plan_refuses(what)
     if why is not None:
-        message, hint = "the bundled engine cannot launch this", "advise analyze LOG --here"
+        message, hint = (
+            "the bundled engine cannot launch this",
+            _rehearse_hint(what) or "advise analyze LOG --here",
+        )
         raise MachineError(message, where=str(what.config_path), why=why, hint=hint)
+    if not emulated:
+        _refuse_devices(what, oversubscribe=oversubscribe)
     refuse_second(what.folder)
     server = what.config.server
     wanted = server.port if port is None else port

@@ -3,8 +3,10 @@
     starting (waits for the ready line) -> ready -> stopped (exit status known)
                                         -> dead: MachineError with the engine's own words
 
-Owns the process: its own group, so that a Ctrl-C in the terminal reaches only the advisor, which drains; ended
-with SIGTERM, then SIGKILL; told our process id, so that it ends itself if we die. Never uses a shell.
+Owns the process of the router, which starts those of the instances: its own group, so that a Ctrl-C in the
+terminal reaches only the advisor, which drains; ended with SIGTERM, then SIGKILL; told our process id, so that
+it ends itself if we die. Owns the folder of its files, which instances that start again read too. Never uses a
+shell.
 """
 
 from __future__ import annotations
@@ -27,19 +29,22 @@ import msgspec
 import engine
 from engine.config import EngineConfig
 from engine.config_file import config_text
+from engine.emulation import Emulation, emulation_text
 from engine.errors import AdviseError, InputError, MachineError
 
 START_TIMEOUT_S = 180.0
+EMULATION_NAME = "emulation.yaml"
 KILL_AFTER_S = 10.0  # past the drain, an engine that still runs hangs
 
 _ENGINE_EXTRA = "pip install 'advise[engine]'"
 _NEEDED = ("torch", "safetensors", "starlette", "uvicorn", "prometheus_client", "tokenizers")
+_TO_COMPUTE = ("torch", "safetensors")
 _TAIL_LINES, _TAIL_BYTES = 8, 4096
-# What an engine's process may see of our environment: where programs and caches are, library settings, its key.
+# What an engine's process may see of our environment: where programs and caches are, library settings, its secrets.
 _ENVIRONMENT = frozenset(
     {
         *("PATH", "HOME", "USERPROFILE", "LOCALAPPDATA", "SYSTEMROOT", "TMPDIR", "TEMP", "TMP", "LANG"),
-        *("VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD", "ADVISE_API_KEY"),
+        *("VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD", "ADVISE_API_KEY", "ADVISE_KV_SECRET"),
     }
 )
 _PREFIXES = (
@@ -50,8 +55,29 @@ Load = Literal["auto", "dummy"]
 """The model's weights, or random ones of its shape."""
 
 
+class InstanceInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One instance in the ready line: `name` is like `decode-1`, `kv_tokens` what its cache holds."""
+
+    name: str
+    role: str
+    pid: int
+    devices: tuple[str, ...]
+    dtype: str
+    kv_tokens: int
+
+
+class Emulated(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine without devices stands for; its clock is `time_scale` times slower than that of `gpu`."""
+
+    gpu: str
+    time_scale: float = 1.0
+
+
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The engine's ready line. `max_len` and `kv_tokens_*` (of one instance) in tokens; `note` is for users."""
+    """The engine's ready line. `max_len` and `kv_tokens_*` (of one instance) in tokens; `note` is for users.
+
+    `pid` is the router's. `transport` moves KV between instances; None: nothing has to.
+    """
 
     url: str
     model: str
@@ -66,6 +92,15 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     fault: str | None = None
     note: str | None = None
+    instances: tuple[InstanceInfo, ...] = ()
+    transport: str | None = None
+    oversubscribed: bool = False
+    emulated: Emulated | None = None
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The engine's processes by name."""
+        return {"router": self.pid, **{one.name: one.pid for one in self.instances}}
 
 
 def engine_argv(
@@ -75,23 +110,36 @@ def engine_argv(
     step_log: Path | None = None,
     fault: str | None = None,
     load: Load = "auto",
+    emulate: Path | None = None,
+    oversubscribe: bool = False,
     program: Sequence[str] = (),
 ) -> list[str]:
     """The command that starts an engine. `program` replaces the bundled server: tests run without a model."""
     # -P keeps the current folder off the import path: a folder named `engine` there must not be what runs.
     argv = [*(program or (sys.executable, "-P", "-m", "engine.server")), "--config", str(config_path)]
-    for flag, value in (("--port", port), ("--step-log", step_log), ("--fault", fault)):
+    valued = (("--port", port), ("--step-log", step_log), ("--fault", fault), ("--emulate", emulate))
+    for flag, value in valued:
         if value is not None:
             argv += [flag, str(value)]
-    return argv if load == "auto" else [*argv, "--load", load]
+    if load != "auto":
+        argv += ["--load", load]
+    return [*argv, "--oversubscribe"] if oversubscribe else argv
 
 
 class RunningEngine:
     """An engine process that is ready. Use it as a context manager: leaving stops it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], info: EngineInfo, talk: _Talk, grace_s: float) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        info: EngineInfo,
+        talk: _Talk,
+        scratch: tempfile.TemporaryDirectory[str],
+        grace_s: float,
+    ) -> None:
         self._process = process
         self._talk = talk
+        self._scratch = scratch
         self._grace_s = grace_s
         self.info = info
 
@@ -132,8 +180,11 @@ class RunningEngine:
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        self.stop()
-        self._talk.close()
+        try:
+            self.stop()
+        finally:
+            self._talk.close()
+            self._scratch.cleanup()
 
 
 class _Talk:
@@ -163,37 +214,68 @@ def start_engine(
     log_file: Path | None = None,
     timeout_s: float = START_TIMEOUT_S,
     load: Load = "auto",
+    emulation: Emulation | None = None,
+    oversubscribe: bool = False,
     program: Sequence[str] = (),
 ) -> RunningEngine:
     """Start an engine and wait until it serves. Its talk goes to `log_file`, or is kept for `tail`.
 
-    Raises the engine's own InputError or MachineError where it could not start, with the end of its talk as the
-    reason where it gave none. The model has to be on this machine (`engine.fetch`).
+    With an `emulation` its instances sleep instead of computing. Raises the engine's own InputError or
+    MachineError where it could not start, with the end of its talk as the reason where it gave none. The model
+    has to be on this machine (`engine.fetch`).
     """
-    require_engine_extra()
+    require_engine_extra(emulated=emulation is not None)
     talk = _Talk(log_file)
-    with tempfile.TemporaryDirectory(prefix="advise-engine-") as scratch:
-        config_path = Path(scratch) / "engine.yaml"
-        config_path.write_text(config_text(config), encoding="utf-8")
-        argv = engine_argv(config_path, port=port, step_log=step_log, fault=fault, load=load, program=program)
-        process = subprocess.Popen(
-            [*argv, "--parent-pid", str(os.getpid())],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=talk.file,
-            env=engine_environment(),
-            start_new_session=True,
+    scratch = tempfile.TemporaryDirectory(prefix="advise-engine-")
+    try:
+        argv = engine_argv(
+            _written(config, Path(scratch.name)),
+            port=port,
+            step_log=step_log,
+            fault=fault,
+            load=load,
+            emulate=None if emulation is None else _emulation_file(emulation, Path(scratch.name)),
+            oversubscribe=oversubscribe,
+            program=program,
         )
-        stdout = cast(IO[bytes], process.stdout)
-        try:
-            info = _ready(_first_line(stdout, timeout_s), process, talk, timeout_s)
-        except BaseException:
-            _kill(process)
-            talk.close()
-            raise
-        finally:
-            stdout.close()
-    return RunningEngine(process, info, talk, config.server.drain_s + KILL_AFTER_S)
+        process, info = _started(argv, talk, timeout_s)
+    except BaseException:
+        talk.close()
+        scratch.cleanup()
+        raise
+    return RunningEngine(process, info, talk, scratch, config.server.drain_s + KILL_AFTER_S)
+
+
+def _written(config: EngineConfig, folder: Path) -> Path:
+    path = folder / "engine.yaml"
+    path.write_text(config_text(config), encoding="utf-8")
+    return path
+
+
+def _emulation_file(emulation: Emulation, folder: Path) -> Path:
+    path = folder / EMULATION_NAME
+    path.write_text(emulation_text(emulation), encoding="utf-8")
+    return path
+
+
+def _started(argv: Sequence[str], talk: _Talk, timeout_s: float) -> tuple[subprocess.Popen[bytes], EngineInfo]:
+    """Start the process and read its ready line; one that gives none is killed."""
+    process = subprocess.Popen(
+        [*argv, "--parent-pid", str(os.getpid())],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=talk.file,
+        env=engine_environment(),
+        start_new_session=True,
+    )
+    stdout = cast(IO[bytes], process.stdout)
+    try:
+        return process, _ready(_first_line(stdout, timeout_s), process, talk, timeout_s)
+    except BaseException:
+        _kill(process)
+        raise
+    finally:
+        stdout.close()
 
 
 def _first_line(stdout: IO[bytes], timeout_s: float) -> bytes:
@@ -234,9 +316,13 @@ def _kill(process: subprocess.Popen[bytes]) -> int:
     return process.wait()
 
 
-def require_engine_extra() -> None:
-    """Raises MachineError with the install line where the engine's libraries are missing."""
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+def require_engine_extra(*, emulated: bool = False) -> None:
+    """Raises MachineError with the install line where the engine's libraries are missing.
+
+    One that is emulated needs none to compute with.
+    """
+    needed = [name for name in _NEEDED if not (emulated and name in _TO_COMPUTE)]
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         why = f"{', '.join(missing)} not installed"
         raise MachineError("the bundled engine is not installed", why=why, hint=_ENGINE_EXTRA)

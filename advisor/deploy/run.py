@@ -19,7 +19,8 @@ FILE_NAME = "run.json"
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One running launch. `pids` by role: `launcher`, and each pool's. `plan_digest` None: no plan."""
+    """One running launch. `pids` by name: `launcher`, `router`, `decode-1`; of an instance that died meanwhile
+    the pid is old, /health has the new one. `plan_digest` None: no plan."""
 
     url: str
     pids: dict[str, int]

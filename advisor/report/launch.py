@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from rich.console import Console
 
+from advisor.advice.host import HostCosts
 from advisor.deploy.calibrate import CalibrationResult
-from advisor.deploy.launch import Launchable, Launched
+from advisor.deploy.launch import CpuTimes, Launchable, Launched
+from advisor.deploy.local import EngineInfo
 from advisor.report.rows import row
 from engine.step_time.model import StepShape
 
@@ -22,16 +24,24 @@ def show_launching(console: Console, what: Launchable) -> None:
 
 
 def show_launched(console: Console, launched: Launched) -> None:
-    """URL, model, dtype, devices, KV capacity planned and actual, and the configuration in force."""
+    """URL, model, instances with their devices and KV capacity, how KV moves, the configuration in force."""
     info, config = launched.engine.info, launched.launchable.config
+    _show_banners(console, info)
     row(console, "url", info.url)
     row(console, "model", f"{info.model}, {info.dtype}, context {info.max_len} tokens")
-    row(console, "devices", f"{', '.join(info.devices)} ({info.threads} threads)")
+    if info.instances:
+        row(console, "router", f"pid {info.pid}")
+    for one in info.instances:
+        text = f"{one.name}: {one.role}, pid {one.pid}, {', '.join(one.devices)}, {one.dtype}"
+        row(console, "instance", f"{text}, {one.kv_tokens:,} KV tokens")
+    if not info.instances:
+        row(console, "devices", f"{', '.join(info.devices)} ({info.threads} threads)")
+    row(console, "moves KV", info.transport or "never: every request stays on its instance")
     planned, actual = info.kv_tokens_planned, info.kv_tokens_actual
-    row(console, "KV", f"{actual:,} tokens; planned {planned:,}")
+    row(console, "KV", f"{actual:,} tokens an instance; planned {planned:,}")
     if abs(actual - planned) > KV_TOLERANCE * planned:
         row(console, "", "planned and actual differ by more than 5 %", style="yellow")
-    elsewhere = {"cuda_graphs"} if info.devices[0].startswith("cpu") else set()
+    elsewhere = {"cuda_graphs"} if info.devices and not info.devices[0].startswith("cuda") else set()
     for pool in config.pools:
         values = pool.model_dump(exclude={"count", "role", "kv_tokens"} | elsewhere)
         text = ", ".join(f"{name} {value}" for name, value in values.items())
@@ -42,9 +52,39 @@ def show_launched(console: Console, launched: Launched) -> None:
         row(console, "fault", info.fault, style="yellow")
 
 
+def _show_banners(console: Console, info: EngineInfo) -> None:
+    """What a reader must know before any figure."""
+    if info.emulated is not None:
+        slower = info.emulated.time_scale
+        pace = "" if slower == 1 else f", its clock {slower:g} times slower"
+        row(
+            console,
+            "EMULATED",
+            f"{info.emulated.gpu}: steps are slept, not computed{pace}",
+            style="bold yellow",
+        )
+        row(console, "", "tokens are made up; a rehearsal proves plumbing, not advice", style="yellow")
+    if info.oversubscribed:
+        row(
+            console,
+            "SHARED",
+            "more instances than cores: for correctness only, no goodput",
+            style="bold yellow",
+        )
+
+
 def show_serving(console: Console, launched: Launched) -> None:
     """What to do with it."""
     row(console, "try", f"curl {launched.engine.url}/v1/models   (Ctrl-C drains and stops)")
+
+
+def show_cpu_times(console: Console, times: CpuTimes) -> None:
+    """The CPU time that each process took while it served, as a share of one core."""
+    if times.wall_s <= 0:
+        return
+    for index, (name, cpu_s) in enumerate(times.cpu_s.items()):
+        share = f"{name} {cpu_s:,.1f} s, {cpu_s / times.wall_s:.1%} of a core"
+        row(console, "CPU" if index == 0 else "", share)
 
 
 def show_calibration(console: Console, result: CalibrationResult) -> None:
@@ -65,3 +105,13 @@ def show_calibration(console: Console, result: CalibrationResult) -> None:
         f"P90 {step_time.error_p90:.1%}",
     )
     row(console, "kept in", str(result.path))
+
+
+def show_host_costs(console: Console, costs: HostCosts) -> None:
+    """What serving costs this host beside the steps."""
+    row(console, "serving", f"router and client take {costs}")
+    row(
+        console,
+        "moves KV",
+        f"{costs.copy_bytes_per_s / 1e9:.2f} GB/s between two processes, checksums included",
+    )

@@ -53,7 +53,7 @@ def show_plan(console: Console, plan: Plan) -> None:
     _show_target(console, plan)
     if plan.choice is not None:
         for index, pool in enumerate(plan.choice.pools):
-            row(console, "layout" if index == 0 else "", _pool(pool))
+            row(console, "layout" if index == 0 else "", _pool(pool, on_cpu=plan.target.on_cpu))
         router = plan.choice.router
         bypass = ", short prompts bypass the prefill pool" if router.bypass else ""
         row(console, "", f"routing {router.policy.replace('_', ' ')}{bypass}; reasons stand in engine.yaml")
@@ -98,6 +98,8 @@ def _show_target(console: Console, plan: Plan) -> None:
         row(console, "", "; ".join(parts))
     error = "unknown" if plan.step_time.error_p90 is None else f"{plan.step_time.error_p90:.0%}"
     row(console, "steps", f"{plan.step_time.source}: {plan.step_time.key}; P90 error {error}")
+    if plan.step_time.shared is not None:
+        row(console, "", f"router and client share the cores: {plan.step_time.shared}")
 
 
 def promise(target: Target) -> str:
@@ -109,11 +111,11 @@ def promise(target: Target) -> str:
     return f"{asked}, {slo.attainment:.0%} of requests" if asked else f"no latency target{by}"
 
 
-def _pool(pool: PoolConfig) -> str:
+def _pool(pool: PoolConfig, *, on_cpu: bool) -> str:
     """One pool in a line."""
     kind = "" if pool.role == "colocated" else f"{pool.role} "
-    cores = pool.devices_per_instance != pool.tp * pool.pp
-    devices = f"{pool.devices_per_instance} cores" if cores else parallel(pool.tp, pool.pp)
+    cores = pool.devices_per_instance
+    devices = f"{cores} core{'s' * (cores > 1)}" if on_cpu else parallel(pool.tp, pool.pp)
     kv = "" if pool.kv_tokens is None else f", {pool.kv_tokens:,} KV tokens"
     cache = "prefix cache" if pool.prefix_cache else "no prefix cache"
     order = pool.queue_policy.replace("_", " ")

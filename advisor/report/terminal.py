@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.advice.analysis import Analysis
+from advisor.deploy.rehearsal import can_be_rehearsed
 from advisor.report.plan import show_plan
 from advisor.report.rows import row
 from advisor.workload.model import Burstiness, Distribution, Latency, PromptPlace, Sharing
@@ -63,6 +64,15 @@ def show_next(console: Console, analysis: Analysis, out: Path, files: tuple[Path
         row(console, "next", f"advise launch {out}   or   advise validate {out}")
         if not analysis.plan.target.on_cpu:
             row(console, "", f"on a machine with the plan's GPUs. {CUDA_NOTE}")
+            row(
+                console,
+                "",
+                f"without them: advise launch {out} --emulate {analysis.plan.target.gpu}, a rehearsal",
+            )
+    elif can_be_rehearsed(analysis.plan.target, analysis.plan.engine_config()):
+        why = analysis.plan.runs_on["advise"].removeprefix("no: ")
+        row(console, "next", f"advise launch {out} --emulate {analysis.plan.target.gpu}   (a rehearsal)")
+        row(console, "", f"not for advise launch itself: {why}")
     else:
         why = analysis.plan.runs_on["advise"].removeprefix("no: ")
         row(console, "next", f"read {out / 'engine.yaml'}   (not for advise launch: {why})")

@@ -19,7 +19,12 @@ from advisor.validation.replay import Counts
 from advisor.validation.validate import Cost
 from advisor.validation.verdict import Result
 
-_STYLE = {"PASS": "bold green", "FAIL": "bold red", "INVALID": "bold yellow"}
+_STYLE = {
+    "PASS": "bold green",
+    "FAIL": "bold red",
+    "INVALID": "bold yellow",
+    "REHEARSED": "bold cyan",
+}
 _COLOUR = {"green": "green", "amber": "yellow", "red": "red"}
 
 
@@ -39,6 +44,9 @@ class ReplayTalk:
             self._console.print(f"{cost.left_out} requests without a known output length are left out")
         for sentence in cost.scaled:
             self._console.print(sentence)
+        if cost.emulates is not None:
+            slower = "" if cost.time_scale == 1 else f", on a clock {cost.time_scale:g} times slower"
+            self._console.print(f"a rehearsal: {cost.emulates} is emulated{slower}")
 
     def tick(self, counts: Counts) -> None:
         """How far it is."""
@@ -59,6 +67,18 @@ def show_results(console: Console, results: Mapping[str, Result]) -> None:
     console.print(table)
     for name, result in results.items():
         console.print(Text(f"gates of {name}: ").append_text(_gates(result.gates)))
+        for sentence in _beside(result):
+            console.print(f"{name}: {sentence}", markup=False, highlight=False)
+
+
+def _beside(result: Result) -> list[str]:
+    """What a reader of the figures must know of the fleet, and what it shared the cores with."""
+    found = list(result.incidents) if result.rehearsal is None else [result.reason]
+    cpu = result.cpu
+    if cpu is not None and cpu.client_share is not None:
+        router = "" if cpu.router_share is None else f"router {cpu.router_share:.1%}, "
+        found.append(f"CPU: {router}client {cpu.client_share:.1%} of each of {cpu.cores} cores")
+    return found
 
 
 def _rows(results: list[Result], slo: Slo) -> list[tuple[str, list[str], str]]:

@@ -14,7 +14,6 @@ from typing import Literal, Protocol
 
 from advisor.simulation.deployment import Deployment, Fault, Pool
 from advisor.simulation.instance import NEVER, Instance
-from advisor.simulation.link import Link
 from advisor.simulation.load import Load
 from advisor.simulation.outcome import Outcome
 from advisor.simulation.record import Record
@@ -36,6 +35,7 @@ from engine.fleet.actions import (
 from engine.fleet.fleet import Fleet
 from engine.invariants import require
 from engine.request import Request, SamplingParams
+from engine.transfer.link import Link
 
 Turns = Literal["open", "causal"]
 _ARRIVAL, _WAKE, _LANDED, _PULLED, _DOWN, _UP = range(6)  # what happens at a time

@@ -17,6 +17,7 @@ from advisor.validation.record import Record
 from advisor.validation.replay import ABORT_SHARE, End
 from advisor.workload.model import Report
 
+CLOCK_LAG = 0.05  # of the median step: what an emulation's steps may be late
 Colour = Literal["green", "amber", "red"]
 
 
@@ -41,6 +42,21 @@ def judge(records: Sequence[Record], latencies: Latencies, slo: Slo, end: End) -
         errors(records),
         completeness(records, end),
     )
+
+
+def clock_lag(step_p50_s: float | None, lag_p99_s: float | None) -> Gate:
+    """How late an emulation's steps ended, P99, over its median step; beyond 5 % its times mean nothing."""
+    value = None if lag_p99_s is None or not step_p50_s else lag_p99_s / step_p50_s
+    text = "the engine does not tell how late its clock was"
+    if value is not None and lag_p99_s is not None and step_p50_s is not None:
+        text = f"P99 {lag_p99_s * 1e3:.2f} ms late, {value:.1%} of the median step of {step_p50_s * 1e3:.2f} ms"
+    return _at_most("clock_lag", value, CLOCK_LAG, CLOCK_LAG, text, missing="red")
+
+
+def cores() -> Gate:
+    """Red: a fleet whose instances share cores is slower than any plan of it."""
+    text = "more instances than cores: correctness only"
+    return _at_most("cores", None, 1.0, 1.0, text, missing="red")
 
 
 def send_lag(latencies: Latencies, slo: Slo) -> Gate:

@@ -1,14 +1,15 @@
 """The raw record of one replayed request: times and counts, no text.
 
 Every metric is computed from these records and can be recomputed from their file. Times are seconds after the
-start of the run on one monotonic clock.
+start of the run on one monotonic clock; in front of a dilated emulation that is a slower clock than the one
+that latencies are of, see `undilated`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -44,6 +45,27 @@ class Record:
     n_out: int | None = None  # output tokens
     n_out_source: Literal["usage", "token_ids", "chunks"] | None = None
     finish_reason: str | None = None
+    time_scale: float = 1.0  # these times are so many times longer than those of what was emulated
+
+    def undilated(self) -> Record:
+        """The record with every time on the clock of what was emulated."""
+        scale = self.time_scale
+        if scale == 1.0:
+            return self
+
+        def shorter(time_s: float | None) -> float | None:
+            return None if time_s is None else time_s / scale
+
+        return replace(
+            self,
+            t_sched=self.t_sched / scale,
+            t_send=shorter(self.t_send),
+            t_conn=self.t_conn / scale,
+            t_hdr=shorter(self.t_hdr),
+            t_chunk=tuple(stamp / scale for stamp in self.t_chunk),
+            t_done=shorter(self.t_done),
+            time_scale=1.0,
+        )
 
     @property
     def t_first(self) -> float | None:

@@ -26,6 +26,8 @@ from advisor.validation.validate import Fit, Options, Progress, no_limit, valida
 from advisor.validation.verdict import Result
 from advisor.validation.window import Window
 from engine.errors import InputError
+from engine.host import usable_cores
+from engine.launchable import devices
 from engine.step_time.files import load_calibrations
 
 TRACE_NAME = "trace.jsonl"
@@ -66,11 +68,19 @@ def validate_plan(wanted: Wanted, progress: Progress) -> Result:
                 seed=wanted.seed,
                 allow_remote=wanted.allow_remote,
                 api_key=os.environ.get("ADVISE_API_KEY"),
+                cores=None if wanted.url else cores_of(found),
             ),
             progress=progress,
         )
     result.save(found.folder)
     return result
+
+
+def cores_of(found: launching.Launchable) -> int:
+    """Cores of this machine that its instances run on."""
+    every = usable_cores()
+    target = None if found.plan is None else found.plan.target
+    return min(every, devices(found.config)) if target is None or target.on_cpu else every
 
 
 def _plan(found: launching.Launchable) -> Plan:

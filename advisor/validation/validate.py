@@ -1,7 +1,9 @@
 """Validate: does this endpoint hold this window of this traffic within these targets?
 
 Order: choose the window, look at the endpoint, scale or refuse what cannot work, build every prompt, say what
-it will cost, prove the request form with one small request of its own, replay, judge. Prints nothing.
+it will cost, prove the request form with one small request of its own, replay, judge. The clock of an emulation
+may be slower than that of what it stands for: the schedule is stretched to it, and every figure is of records
+brought back from it. Prints nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -22,6 +24,7 @@ from advisor.validation import endpoint as endpoints
 from advisor.validation import gates, metrics, refuse, verdict
 from advisor.validation.client import Client, Exchange, body_of, open_client
 from advisor.validation.endpoint import Endpoint
+from advisor.validation.meanwhile import Look, Meanwhile, look_at
 from advisor.validation.prompts import PromptFactory, Tokens, expected_cached_tokens
 from advisor.validation.record import Record
 from advisor.validation.replay import Counts, Due, Replay, replay
@@ -50,6 +53,7 @@ class Options:
     )
     allow_remote: bool = False
     api_key: str | None = field(default=None, repr=False)
+    cores: int | None = None  # of this machine that the endpoint's instances run on; None: not known
     send_delay_s: float = 0.0  # self-test: every send this late
 
 
@@ -66,6 +70,8 @@ class Cost:
     end_unix_s: float  # wall clock then, seconds since 1970 UTC
     scaled: tuple[str, ...]
     left_out: int
+    emulates: str | None = None  # the GPU that the endpoint stands for
+    time_scale: float = 1.0  # the log's arrivals, and `duration_s`, are so many times longer
 
 
 class Progress(Protocol):
@@ -117,14 +123,30 @@ async def _validate(
     seed = secrets.randbits(32) if options.seed is None else options.seed
     factory = PromptFactory(endpoint.vocab_size, seed)
     prompts = factory.build(window.trace)
-    schedule = _schedule(window, endpoint.model, prompts)
+    schedule = _schedule(window, endpoint, prompts)
     progress.cost(_cost(window, endpoint))
-    async with open_client(url, api_key=options.api_key, timeout_s=options.timeout_s) as client:
+    timeout_s = options.timeout_s * endpoint.time_scale
+    async with open_client(url, api_key=options.api_key, timeout_s=timeout_s) as client:
         await _probe(client, endpoint, factory)
+        before = await look_at(url, options.api_key)
         outcome = await replay(schedule, client, tick=progress.tick, send_delay_s=options.send_delay_s)
+        meanwhile = Meanwhile(before, await _after(url, options, outcome))
+    outcome = _dilated(outcome, endpoint.time_scale)
     expected = expected_cached_tokens(prompts, options.block_size)
     cached = _cached(outcome.records, expected, options.block_size)
-    return _result(window, endpoint, slo, seed, outcome, cached)
+    return _result(window, endpoint, slo, seed, outcome, cached, meanwhile, options.cores)
+
+
+async def _after(url: str, options: Options, outcome: Replay) -> Look:
+    """The look after a run; one that was interrupted ends without waiting for anybody."""
+    if outcome.end == "interrupted":
+        return Look(None, time.monotonic(), time.process_time())
+    return await look_at(url, options.api_key)
+
+
+def _dilated(outcome: Replay, time_scale: float) -> Replay:
+    """The outcome with the scale of its clock in every record; what is measured is made of `undilated` ones."""
+    return replace(outcome, records=tuple(replace(one, time_scale=time_scale) for one in outcome.records))
 
 
 def _fit(window: Window, endpoint: Endpoint, options: Options) -> Window:
@@ -142,13 +164,14 @@ def _fit(window: Window, endpoint: Endpoint, options: Options) -> Window:
     return window
 
 
-def _schedule(window: Window, model: str, prompts: list[Tokens]) -> list[Due]:
+def _schedule(window: Window, endpoint: Endpoint, prompts: list[Tokens]) -> list[Due]:
+    """When each request is due on the endpoint's clock, and its body."""
     outputs = window.trace.output_tokens
     return [
         Due(
             row=int(window.rows[i]),
-            at_s=float(window.due_s[i]),
-            body=body_of(model, prompt.tolist(), int(outputs[i])),
+            at_s=float(window.due_s[i]) * endpoint.time_scale,
+            body=body_of(endpoint.model, prompt.tolist(), int(outputs[i])),
             want_in=len(prompt),
             want_out=int(outputs[i]),
         )
@@ -157,7 +180,7 @@ def _schedule(window: Window, model: str, prompts: list[Tokens]) -> list[Due]:
 
 
 def _cost(window: Window, endpoint: Endpoint) -> Cost:
-    duration_s = float(window.due_s[-1])
+    duration_s = float(window.due_s[-1]) * endpoint.time_scale
     return Cost(
         url=endpoint.url,
         model=endpoint.model,
@@ -168,6 +191,8 @@ def _cost(window: Window, endpoint: Endpoint) -> Cost:
         end_unix_s=time.time() + duration_s,
         scaled=window.scaled,
         left_out=window.left_out,
+        emulates=endpoint.emulates,
+        time_scale=endpoint.time_scale,
     )
 
 
@@ -204,15 +229,38 @@ def _cached(
 
 
 def _result(
-    window: Window, endpoint: Endpoint, slo: Slo, seed: int, outcome: Replay, cached: verdict.Cached | None
+    window: Window,
+    endpoint: Endpoint,
+    slo: Slo,
+    seed: int,
+    outcome: Replay,
+    cached: verdict.Cached | None,
+    meanwhile: Meanwhile,
+    cores: int | None,
 ) -> verdict.Result:
-    score = metrics.score(outcome.records, slo, window.length_s)
-    latencies = metrics.latencies(outcome.records)
-    judged = gates.judge(outcome.records, latencies, slo, outcome.end)
-    word, reason = verdict.decide(score, latencies, slo, judged)
+    records = [record.undilated() for record in outcome.records]
+    score = metrics.score(records, slo, window.length_s)
+    latencies = metrics.latencies(records)
+    step_p50_s, lag_p99_s = meanwhile.clock()
+    judged = gates.judge(records, latencies, slo, outcome.end)
+    if endpoint.oversubscribed:
+        judged += (gates.cores(),)
+    if endpoint.emulates is not None:
+        judged += (gates.clock_lag(step_p50_s, lag_p99_s),)
+    word, reason = verdict.decide(score, latencies, slo, judged, endpoint.emulates)
+    incidents = meanwhile.incidents()
+    rehearsal = None
+    if endpoint.emulates is not None:
+        rehearsal = verdict.Rehearsal(
+            gpu=endpoint.emulates,
+            time_scale=endpoint.time_scale,
+            would_be=verdict.attained(score, latencies, slo)[0],
+            step_p50_s=step_p50_s,
+            lag_p99_s=lag_p99_s,
+        )
     return verdict.Result(
         verdict=word,
-        reason=reason,
+        reason="; ".join((reason, *incidents)),
         end=outcome.end,
         replayed=verdict.Replayed(
             url=endpoint.url,
@@ -231,7 +279,10 @@ def _result(
         score=score,
         latencies=latencies,
         cached=cached,
-        tokens_per_chunk=metrics.tokens_per_chunk(outcome.records),
+        tokens_per_chunk=metrics.tokens_per_chunk(records),
         gates=judged,
+        cpu=meanwhile.cpu(cores),
+        rehearsal=rehearsal,
+        incidents=incidents,
         records=outcome.records,
     )

@@ -65,7 +65,8 @@ class TorchMeta:
 class TorchAttention:
     """`AttentionBackend` on torch tensors; the pool takes 2 * layers * num_blocks * block_size * kv size.
 
-    `shape` has the head counts of this rank; `windows` a layer's sliding window, tokens, 0 for none.
+    `shape` has the head counts of this rank; `windows` a layer's sliding window, tokens, 0 for none. `pool` is
+    memory of that size that others move KV into and out of; without it the pool is torch's own.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class TorchAttention:
         block_size: int,
         dtype: torch.dtype,
         windows: Sequence[int] = (),
+        pool: torch.Tensor | None = None,
     ) -> None:
         self._block_size = block_size
         self._kv_heads = shape.kv_heads
@@ -83,9 +85,8 @@ class TorchAttention:
         self._dtype = dtype
         self._windows = tuple(windows) or (0,) * shape.layers
         # Not zeroed: unwritten slots are never read as numbers, and memory is taken only as blocks are used.
-        self.pool = torch.empty(
-            shape.layers, 2, num_blocks, block_size, shape.kv_heads, shape.head_dim, dtype=dtype
-        )
+        sizes = (shape.layers, 2, num_blocks, block_size, shape.kv_heads, shape.head_dim)
+        self.pool = torch.empty(sizes, dtype=dtype) if pool is None else pool.view(sizes)
         # Views made once: indexing the pool costs more than it looks, 60 times a step.
         self._by_block = [(keys.flatten(1), values.flatten(1)) for keys, values in self.pool]
         self._by_slot = [(keys.flatten(0, 1), values.flatten(0, 1)) for keys, values in self.pool]

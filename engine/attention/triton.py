@@ -45,7 +45,7 @@ class TritonMeta:
 
 
 class TritonAttention:
-    """`AttentionBackend` on a GPU; the pool is laid out as `TorchAttention`'s.
+    """`AttentionBackend` on a GPU; the pool is laid out as `TorchAttention`'s, and `pool` means the same.
 
     `windows[layer]` is that layer's sliding window in tokens, 0 for none; empty where no layer has one.
     `device` "cpu" works under triton's interpreter only. InputError for blocks that are not a multiple of 16
@@ -60,6 +60,7 @@ class TritonAttention:
         block_size: int,
         dtype: torch.dtype,
         windows: Sequence[int] = (),
+        pool: torch.Tensor | None = None,
         device: str = "cuda",
     ) -> None:
         if block_size % 16:
@@ -77,10 +78,8 @@ class TritonAttention:
         )
         self._longest = min(shape.max_len, (num_blocks - 1) * block_size)
         # Not zeroed: what is past a sequence's length is never read as a number.
-        self.pool = torch.empty(
-            shape.layers, 2, num_blocks, block_size, shape.kv_heads, shape.head_dim,
-            dtype=dtype, device=self._device,
-        )  # fmt: skip
+        sizes = (shape.layers, 2, num_blocks, block_size, shape.kv_heads, shape.head_dim)
+        self.pool = torch.empty(sizes, dtype=dtype, device=self._device) if pool is None else pool.view(sizes)
 
     def plan(self, rows: Sequence[StepRow]) -> TritonMeta:
         """See `AttentionBackend.plan`."""

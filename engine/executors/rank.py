@@ -64,7 +64,7 @@ def _load(config: RankConfig, reports: IO[bytes]) -> Runner | None:
     except AdviseError as error:
         send(reports, RankReport(error=": ".join(filter(None, (error.message, error.why)))))
         return None
-    send(reports, RankReport(weight_bytes=runner.model.weight_bytes))
+    send(reports, RankReport(weight_bytes=runner.model.weight_bytes, handle=runner.handle))
     return runner
 
 

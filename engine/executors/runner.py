@@ -6,6 +6,7 @@ nothing of queues, clocks, other steps or who asks; a rank above 0 runs the same
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import torch
 from engine.attention.torch import TorchAttention
 from engine.errors import InputError
 from engine.executors.graphs import DecodeGraphs, Record, cuda_recorder
+from engine.executors.shared_pool import as_tensor, create_memory
 from engine.executors.tensor_parallel import GroupCollective
 from engine.executors.warm_up import warm_up_steps
 from engine.executors.wire import RankConfig
@@ -29,6 +31,8 @@ from engine.sampling import Choice, TorchChoice, sample_step
 from engine.shape import ModelShape
 from engine.step import Step, StepResult
 from engine.text import eos_token_ids
+from engine.transfer.cuda_ipc import DeviceMemory
+from engine.transfer.layout import KvLayout
 
 _log = logging.getLogger(__name__)
 DTYPES = {
@@ -50,8 +54,9 @@ class MakesAttention(Protocol):
         block_size: int,
         dtype: torch.dtype,
         windows: Sequence[int],
+        pool: torch.Tensor | None,
     ) -> Any:
-        """A backend with a KV pool of `num_blocks`; see `engine.attention.base`."""
+        """A backend with a KV pool of `num_blocks`, in `pool`'s memory; see `engine.attention.base`."""
         ...
 
 
@@ -101,15 +106,36 @@ class Runner:
             dummy=config.dummy,
             progress=_log.info if config.rank == 0 else None,
         )
+        self.memory = create_memory(config, self.layout) if config.shared else None
         self._attention = self._parts.make_attention(
             self.model.local_shape,
             num_blocks=config.num_blocks,
             block_size=config.block_size,
             dtype=dtype,
             windows=self.model.windows,
+            pool=None if self.memory is None else as_tensor(self.memory, dtype),
         )
         self._eos_token_ids = eos_token_ids(folder)
         self._graphs: DecodeGraphs | None = None
+
+    @property
+    def handle(self) -> bytes:
+        """What opens this rank's pool from another process; empty where a file does, or nothing."""
+        return self.memory.handle if isinstance(self.memory, DeviceMemory) else b""
+
+    @property
+    def layout(self) -> KvLayout:
+        """How the KV of all ranks lies in memory."""
+        config, shape = self._config, self.model.local_shape
+        return KvLayout(
+            model=hashlib.sha256((Path(config.folder) / "config.json").read_bytes()).hexdigest(),
+            dtype=config.dtype,
+            block_size=config.block_size,
+            layers=shape.layers,
+            kv_heads=shape.kv_heads,
+            head_dim=shape.head_dim,
+            ranks=config.ranks,
+        )
 
     def join(self, rendezvous: str) -> None:
         """Meet the other ranks; returns when all are there."""

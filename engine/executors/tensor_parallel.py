@@ -28,7 +28,7 @@ from torch.distributed.distributed_c10d import Store
 
 import engine
 from engine.errors import MachineError
-from engine.executors.wire import RankConfig, receive_report, send
+from engine.executors.wire import RankConfig, RankReport, receive_report, send
 from engine.step import Step
 
 GROUP_TIMEOUT = timedelta(seconds=30)
@@ -118,8 +118,8 @@ class RankProcesses:
         """Process ids, of rank 1 first."""
         return tuple(process.pid for process in self._processes)
 
-    def loaded(self) -> tuple[int, ...]:
-        """Wait until every rank has its weights; their bytes. Raises MachineError where one could not."""
+    def loaded(self) -> tuple[RankReport, ...]:
+        """Wait until every rank has its weights. Raises MachineError where one could not load them."""
         found = []
         for rank, process in enumerate(self._processes, start=1):
             report = receive_report(cast(IO[bytes], process.stdout))
@@ -127,7 +127,7 @@ class RankProcesses:
                 raise _died(rank, process.wait())
             if report.error is not None:
                 raise MachineError(f"rank {rank} could not load the model", why=report.error)
-            found.append(report.weight_bytes)
+            found.append(report)
         return tuple(found)
 
     def send(self, step: Step) -> None:
@@ -175,6 +175,7 @@ def _start(config: RankConfig) -> subprocess.Popen[bytes]:
         [sys.executable, "-P", "-m", "engine.executors.rank"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        pass_fds=() if config.memory_fd is None else (config.memory_fd,),
         env={**os.environ, "PYTHONPATH": os.pathsep.join([_HOME, os.environ.get("PYTHONPATH", "")])},
     )
     with contextlib.suppress(OSError):  # it is dead already; `loaded` says so

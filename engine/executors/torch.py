@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -18,6 +19,7 @@ from msgspec.structs import replace
 from engine.devices import cores_of_rank, cuda_gpus, pin_thread
 from engine.errors import MachineError
 from engine.executors.runner import DeviceParts, Runner
+from engine.executors.shared_pool import pages_of
 from engine.executors.tensor_parallel import RankProcesses, rendezvous_file
 from engine.executors.wire import RankConfig
 from engine.executors.worker import Worker
@@ -25,6 +27,8 @@ from engine.model.linear import Linear
 from engine.model.race import best_times
 from engine.shape import ModelShape
 from engine.step import PREVIOUS, Step, StepResult
+from engine.transfer.memory import new_fd
+from engine.transfer.pages import Pages
 
 _PROBE_SIZE, _PROBE_LAYERS, _PROBE_TOKENS = 1024, 12, 8
 _PROBE_S = 0.05
@@ -35,10 +39,11 @@ _DEATH_SHOWS_S = 1.0
 class TorchExecutor:
     """`Executor` on torch, ready to serve once made: loaded, joined, warmed up.
 
-    `device` is `cpu` or `cuda`; rank r of `tp` uses `threads` cores of its own, or GPU r. `pin` keeps each
-    rank's threads on its cores. `dtype` "auto" is what `probe_dtype` finds, on a GPU what it multiplies fast.
-    `num_blocks`, of each rank, counts the trash block; `dummy` takes random weights of config.json's shapes.
-    `parts`, of one rank, replace the device's own: kernels run under the interpreter like this.
+    `device` is `cpu` or `cuda`; rank r of `tp` uses `threads` cores of its own, or GPU `first_gpu` + r. `pin`
+    keeps each rank's threads on its cores. `dtype` "auto" is what `probe_dtype` finds, on a GPU what it
+    multiplies fast. `num_blocks`, of each rank, counts the trash block; `dummy` takes random weights of
+    config.json's shapes. `parts`, of one rank, replace the device's own: kernels run under the interpreter like
+    this. `shared`: KV lies where it can be moved from and to, `pages`; else `pages` is None.
 
     Close it, or use it as a context manager. Raises InputError where the folder's model cannot be run,
     MachineError where a rank cannot start. A rank that dies makes every open and later step raise MachineError.
@@ -59,6 +64,8 @@ class TorchExecutor:
         cuda_graphs: bool = True,
         dummy: bool = False,
         parts: DeviceParts | None = None,
+        first_gpu: int = 0,
+        shared: bool = False,
     ) -> None:
         cores = [cores_of_rank(rank, threads, tp) if pin and device == "cpu" else () for rank in range(tp)]
 
@@ -74,7 +81,7 @@ class TorchExecutor:
             RankConfig(
                 folder=str(folder),
                 dtype=self.dtype,
-                device=device if device == "cpu" else f"{device}:{rank}",
+                device=device if device == "cpu" else f"{device}:{first_gpu + rank}",
                 rank=rank,
                 ranks=tp,
                 threads=threads,
@@ -84,9 +91,11 @@ class TorchExecutor:
                 max_seqs=max_seqs,
                 cuda_graphs=cuda_graphs,
                 dummy=dummy,
+                shared=shared,
             )
             for rank in range(tp)
         ]
+        self.pages: Pages | None = None
         try:
             self._runner = self._start(configs, parts)
         except BaseException:
@@ -95,13 +104,19 @@ class TorchExecutor:
 
     def _start(self, configs: list[RankConfig], parts: DeviceParts | None) -> Runner:
         with contextlib.ExitStack() as stack:
-            rendezvous = ""
-            if len(configs) > 1:
+            rendezvous, others = "", configs[1:]
+            if others:
                 rendezvous = stack.enter_context(rendezvous_file())
-                others = [replace(config, rendezvous=rendezvous) for config in configs[1:]]
+                others = [
+                    replace(config, rendezvous=rendezvous, memory_fd=_memory_fd(config, stack))
+                    for config in others
+                ]
                 self._ranks = RankProcesses(others, self._worker.fail)
             runner = self._worker.submit(lambda: Runner(configs[0], parts)).result()
-            self.weight_bytes = (runner.model.weight_bytes, *(self._ranks.loaded() if self._ranks else ()))
+            reports = self._ranks.loaded() if self._ranks else ()
+            self.weight_bytes = (runner.model.weight_bytes, *(report.weight_bytes for report in reports))
+            if runner.memory is not None:
+                self.pages = pages_of(runner.memory, runner.layout, others, reports)
             self._worker.submit(lambda: runner.join(rendezvous)).result()
             self._worker.submit(runner.prepare).result()
         return runner
@@ -125,6 +140,8 @@ class TorchExecutor:
         self._worker.close()
         if self._ranks is not None:
             self._ranks.close()
+        if self.pages is not None:
+            self.pages.close()
 
     def __enter__(self) -> TorchExecutor:
         return self
@@ -168,6 +185,17 @@ class TorchExecutor:
             failure = ranks.death(_DEATH_SHOWS_S) or _broken(error)
             self._worker.fail(failure)
             raise failure from error
+
+
+def _memory_fd(config: RankConfig, stack: contextlib.ExitStack) -> int | None:
+    """A file for the KV of another rank, closed with the stack. Raises MachineError where there is none."""
+    if not config.shared or config.device != "cpu":
+        return None
+    fd = new_fd()
+    if fd is None:
+        raise MachineError("KV of several ranks cannot be moved on this system", why="it has no memfd")
+    stack.callback(os.close, fd)
+    return fd
 
 
 def _broken(error: Exception) -> MachineError:

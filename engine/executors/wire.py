@@ -21,7 +21,8 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     `device` is `cpu` or `cuda:N`. `cores` are the operating system's numbers of those to pin to, empty: not
     pinned. `num_blocks` counts the trash block. `dummy`: random weights. `rendezvous`: a file for the ranks to
-    find each other by, empty for one rank.
+    find each other by, empty for one rank. `shared`: KV lies in memory that others can map; `memory_fd`, which
+    the rank inherits, is an empty file for it.
     """
 
     folder: str
@@ -37,12 +38,18 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
     cuda_graphs: bool = True
     dummy: bool = False
     rendezvous: str = ""
+    shared: bool = False
+    memory_fd: int | None = None
 
 
 class RankReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank says once its weights are loaded; an `error` where they could not be."""
+    """What a rank says once its weights are loaded; an `error` where they could not be.
+
+    `handle` opens its KV pool where that is on a GPU and shared.
+    """
 
     weight_bytes: int = 0
+    handle: bytes = b""
     error: str | None = None
 
 

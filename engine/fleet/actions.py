@@ -1,5 +1,8 @@
 """What a Fleet asks of its driver. Plain data; instances are named by their index in the fleet.
 
+The source of a Pull or a Release may be `engine.fleet.roster.FOREIGN`: the instance of another fleet that the
+driver knows by the request.
+
 The driver carries the actions for one instance out in the order given. `attempt` is unique within the fleet;
 the driver hands it back with the answer, and answers to an attempt that is over are ignored. Release and
 Abort may name a request that the instance does not know, or no longer.

@@ -17,16 +17,18 @@ from itertools import count
 
 from engine.config import PoolConfig, RouterConfig
 from engine.errors import InputError
-from engine.fleet.actions import Action, Prefill, Reject, Serve
+from engine.fleet.actions import Action, Prefill, Reject, Release, Serve
 from engine.fleet.audit import check_loads, check_places, holdings
 from engine.fleet.handover import Handover
 from engine.fleet.journey import Journey, Phase
+from engine.fleet.lease import LEASE_S
 from engine.fleet.placement import Placement
-from engine.fleet.roster import Instance, Roster, State
+from engine.fleet.roster import FOREIGN, Instance, Roster, State
 from engine.invariants import require
 from engine.request import Request
 
 PULL_TRIES = 3  # ours: after so many failed pulls the decode side computes the prompt itself
+MAX_DEATHS = 3  # ours (Dynamo's migration limit): a request whose instance died so often may be why
 
 Produced = Callable[[str], Sequence[int]]
 
@@ -59,7 +61,7 @@ class Fleet:
         router: RouterConfig,
         *,
         max_queued: int = 256,
-        lease_s: float = 30.0,
+        lease_s: float = LEASE_S,
     ) -> None:
         self.counts = Counts()
         self._roster = Roster(pools, colocate_alone=router.on_partner_loss == "colocate")
@@ -75,6 +77,11 @@ class Fleet:
     def degraded(self) -> bool:
         """A side of the split is gone; what happens to requests then is `router.on_partner_loss`."""
         return self._roster.degraded
+
+    @property
+    def queued(self) -> int:
+        """Requests without a first token: what `max_queued` bounds."""
+        return self._queued
 
     @property
     def in_flight(self) -> int:
@@ -96,17 +103,26 @@ class Fleet:
 
     def submit(self, request: Request) -> list[Action]:
         """A new request. Raises InputError if its id is in flight."""
-        name = request.id
-        if name in self._journeys:
-            raise InputError("a request with this id is already in flight", where=f"request {name}")
-        self.counts.submitted += 1
-        if self._queued >= self._max_queued:
-            self.counts.rejected += 1
-            return [Reject(name, "the queue is full")]
-        journey = self._journeys[name] = Journey(request)
-        self._queued += 1
         out: list[Action] = []
-        self._place(journey, out)
+        journey = self._admit(request, out)
+        if journey:
+            self._place(journey, out)
+        return out
+
+    def adopt(self, request: Request, token: int, now: float) -> list[Action]:
+        """A new request of several tokens, whose prefill another fleet has done: `token` is its first.
+
+        An instance there keeps the KV as of `now`; FOREIGN stands for it in Pull and Release, and exactly one
+        Release follows, whatever happens. Raises InputError if the request's id is in flight.
+        """
+        require(request.sampling.max_tokens > 1, "an adopted request has no more tokens to come")
+        out: list[Action] = []
+        journey = self._admit(request, out)
+        if journey:
+            self._handover.adopt(journey, self._roster.foreign, token, now)
+            self._hand_over(journey, out)
+        else:
+            out.append(Release(FOREIGN, request.id))
         return out
 
     def aborted(self, request_id: str) -> list[Action]:
@@ -179,6 +195,16 @@ class Fleet:
         for name in [n for n in self._handover.leases if self._journeys[n].target is target]:
             self._handover.leases.renew(name, now)
 
+    def wanted_by(self, index: int) -> dict[int, list[str]]:
+        """By source, the kept KV that instance `index` is to pull: whose holders should hear that it lives."""
+        target = self._roster.instances[index]
+        wanted: dict[int, list[str]] = {}
+        for name in self._handover.leases:
+            journey = self._journeys[name]
+            if journey.target is target and journey.source:
+                wanted.setdefault(journey.source.index, []).append(name)
+        return wanted
+
     def tick(self, now: float) -> list[Action]:
         """Time passes: KV whose lease has expired is given up, and whoever waits for room asks again."""
         out: list[Action] = []
@@ -209,7 +235,10 @@ class Fleet:
             self._lose(journey, dead, produced, out)
         dead.full = False
         for journey in hit:
-            self._go_on(journey, out)
+            if journey.deaths >= MAX_DEATHS:
+                self._reject(journey, f"its instance died {MAX_DEATHS} times", out)
+            else:
+                self._go_on(journey, out)
         return out
 
     def instance_up(self, index: int, produced: Produced) -> list[Action]:
@@ -227,6 +256,20 @@ class Fleet:
         """Give instance `index` nothing new; what it has goes on."""
         if self._roster.instances[index].state == "up":
             self._set_state(self._roster.instances[index], "draining")
+
+    def _admit(self, request: Request, out: list[Action]) -> Journey | None:
+        """Take a request in; None, and a Reject, where the queue is full."""
+        name = request.id
+        if name in self._journeys:
+            raise InputError("a request with this id is already in flight", where=f"request {name}")
+        self.counts.submitted += 1
+        if self._queued >= self._max_queued:
+            self.counts.rejected += 1
+            out.append(Reject(name, "the queue is full"))
+            return None
+        journey = self._journeys[name] = Journey(request)
+        self._queued += 1
+        return journey
 
     def _place(self, journey: Journey, out: list[Action]) -> None:
         """Start an attempt: somewhere, or wait, or reject."""
@@ -271,8 +314,10 @@ class Fleet:
                 return out
             journey.failed_pulls += 1
             self.counts.voided += 1
-            holds = journey.source and self._handover.leases.holds(request_id, journey.source.epoch, now)
-            if not holds or journey.failed_pulls >= PULL_TRIES:
+            source = journey.source
+            holds = source and self._handover.leases.holds(request_id, source.epoch, now)
+            # Of a foreign source nobody says that it died; a failed pull may be all that is heard of it.
+            if not holds or journey.failed_pulls >= PULL_TRIES or source is self._roster.foreign:
                 self._handover.leave_source(journey, out)
         self._handover.leave_target(journey, out, copied=True)
         self._go_on(journey, out)
@@ -281,6 +326,7 @@ class Fleet:
     def _lose(self, journey: Journey, dead: Instance, produced: Produced, out: list[Action]) -> None:
         """Take a request off an instance that died. KV kept on a live prefill instance stays there."""
         running = journey.phase in (Phase.SERVING, Phase.DECODING)
+        journey.deaths += running or journey.phase is Phase.PREFILLING
         if journey.source is dead:
             self._handover.leave_source(journey, out, dead)
         self._handover.leave_target(journey, out, dead)

@@ -35,6 +35,12 @@ class Handover:
         journey.phase = Phase.QUEUED
         self.leases.grant(journey.request.id, source.epoch, now)
 
+    def adopt(self, journey: Journey, source: Instance, token: int, now: float) -> None:
+        """Another fleet has done its prefill: `source` keeps its KV as of `now`."""
+        journey.source, journey.token = source, token
+        journey.phase = Phase.QUEUED
+        self.leases.grant(journey.request.id, source.epoch, now)
+
     def queue(self, journey: Journey, target: Instance, out: list[Action]) -> None:
         """Line up for room on `target`."""
         journey.phase, journey.target = Phase.QUEUED, target
@@ -125,6 +131,7 @@ class Handover:
         journey.target = None
         if target is not dead:
             out += [Abort(target.index, journey.request.id)] if phase is not Phase.QUEUED else []
+            out += [Release(target.index, journey.request.id)] if journey.request.keep_kv else []
             self.room(target, out)
 
     def _ask(self, target: Instance, out: list[Action]) -> None:

@@ -2,6 +2,7 @@
 
     WAITING -> SERVING -> end                                            both phases on one instance
     WAITING -> PREFILLING -> QUEUED -> RESERVING -> PULLING -> DECODING -> end       a split
+    QUEUED -> RESERVING -> PULLING -> DECODING -> end          its prefill was another fleet's
     RESERVING -> QUEUED           the decode side has no room now
     QUEUED, RESERVING, PULLING -> QUEUED     another decode instance: this one died, or a copy failed
     PULLING -> VOID -> WAITING, end          what is being copied is worthless, but the copy still writes
@@ -53,6 +54,7 @@ class Journey:
 
     __slots__ = (
         "attempt",
+        "deaths",
         "ended",
         "failed_pulls",
         "original",
@@ -76,6 +78,7 @@ class Journey:
         self.token = -1
         self.produced: tuple[int, ...] = ()
         self.failed_pulls = 0
+        self.deaths = 0  # of instances that were computing it
         self.started = False  # its client has a token
         self.ended = False  # for its client; only a copy still writes
 

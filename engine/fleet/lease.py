@@ -10,6 +10,9 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import NamedTuple
 
+LEASE_S = 30.0
+"""How long kept KV is held without a sign of who wants it (vLLM NIXL's)."""
+
 
 class Lease(NamedTuple):
     """KV held by the holder's `epoch`th start, until `expires_s`."""

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 State = Literal["up", "draining", "down"]
 
+FOREIGN = -1
+"""The index of a source that is an instance of another fleet: see `Roster.foreign`."""
+
 
 class Instance:
     """One engine core. `epoch` counts its starts; `requests` and `tokens` are its load as the fleet sees it.
@@ -30,7 +33,7 @@ class Instance:
 
     def __init__(self, index: int, pool: PoolConfig) -> None:
         self.index = index
-        self.bit = 1 << index
+        self.bit = 0 if index == FOREIGN else 1 << index
         self.pool = pool
         self.state: State = "up"
         self.epoch = 1
@@ -42,13 +45,17 @@ class Instance:
 
 
 class Roster:
-    """All instances, in the order of the pools, and the lists that routing chooses from."""
+    """All instances, in the order of the pools, and the lists that routing chooses from.
+
+    `foreign` stands for every instance of another fleet that keeps KV for this one. It is none of `instances`:
+    its load, state and restarts are not known here, and it is chosen for nothing.
+    """
 
     def __init__(self, pools: Sequence[PoolConfig], *, colocate_alone: bool) -> None:
         roles = {pool.role for pool in pools}
-        if not pools or ("prefill" in roles) != ("decode" in roles):
+        if not pools or (("prefill" in roles) != ("decode" in roles) and len(roles) > 1):
             raise InputError(
-                "a fleet needs colocated instances, or prefill and decode instances",
+                "a fleet needs colocated instances, prefill and decode instances, or those of one role",
                 where="pools",
                 hint="add the missing role to pools in engine.yaml",
             )
@@ -56,7 +63,8 @@ class Roster:
             raise InputError("pools of one fleet differ in block_size", where="pools", hint="give all the same")
         members = [pool for pool in pools for _ in range(pool.count)]
         self.instances = tuple(Instance(index, pool) for index, pool in enumerate(members))
-        self.split = "prefill" in roles
+        self.foreign = Instance(FOREIGN, PoolConfig(role="prefill", block_size=pools[0].block_size))
+        self.split = {"prefill", "decode"} <= roles  # a lone side is whole: another router pairs it
         self._colocate_alone = colocate_alone
         self.refresh()
 
@@ -74,6 +82,8 @@ class Roster:
         self.paired = bool(self.prefill and self.decode)
         if self.paired:
             self.starts = up["colocated"] + self.prefill
+        elif not self.split:
+            self.starts = [one for one in self.instances if one.state == "up"]
         else:
             self.starts = up["colocated"] + (self.prefill + self.decode if self._colocate_alone else [])
         self.starts.sort(key=lambda instance: instance.index)
@@ -86,4 +96,4 @@ class Roster:
     @property
     def stranded(self) -> bool:
         """One side of a split is alone, and may not serve."""
-        return not self.starts and bool(self.prefill or self.decode)
+        return self.split and not self.starts and bool(self.prefill or self.decode)

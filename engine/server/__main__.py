@@ -1,4 +1,4 @@
-"""`python -m engine.server --config engine.yaml`: load a model and serve it.
+"""`python -m engine.server --config engine.yaml`: start the instances of a fleet and serve it.
 
 stdout is one JSON line, talk goes to stderr. `advise launch` starts this; nothing else has to.
 """
@@ -8,10 +8,8 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from functools import partial
 from pathlib import Path
 
-from engine.server.backend import load_torch
 from engine.server.process import Options, serve
 
 
@@ -21,20 +19,38 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--config", type=Path, required=True, help="engine.yaml")
     parser.add_argument("--port", type=int, help="instead of the file's server.port; 0 takes a free one")
     parser.add_argument("--step-log", type=Path, help="write one JSON line a step to this file")
-    parser.add_argument("--fault", help="slow-steps:3 makes every step take three times as long")
+    parser.add_argument(
+        "--fault", help="slow-steps:3, transfer-fail:0.05, transfer-corrupt:0.05 or slow-link:1e6 (bytes/s)"
+    )
     parser.add_argument(
         "--load", choices=("auto", "dummy"), default="auto", help="dummy: random weights of the model's shape"
     )
     parser.add_argument("--parent-pid", type=int, help="stop when this process, the parent, is gone")
+    parser.add_argument("--emulate", type=Path, help="emulation file: steps are slept, not computed")
+    parser.add_argument(
+        "--oversubscribe", action="store_true", help="more instances than cores: for correctness only"
+    )
     return parser
+
+
+def options_of(given: argparse.Namespace) -> Options:
+    """What the command line says of this run."""
+    return Options(
+        port=given.port,
+        step_log=given.step_log,
+        fault=given.fault,
+        parent_pid=given.parent_pid,
+        dummy=given.load == "dummy",
+        emulate=given.emulate,
+        oversubscribe=given.oversubscribe,
+    )
 
 
 def main() -> int:
     """Parse, load, serve; returns the exit status."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     given = arguments().parse_args()
-    options = Options(given.port, given.step_log, given.fault, given.parent_pid)
-    return serve(given.config, partial(load_torch, dummy=given.load == "dummy"), options)
+    return serve(given.config, options_of(given))
 
 
 if __name__ == "__main__":

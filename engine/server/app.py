@@ -1,7 +1,7 @@
-"""The HTTP routes: check a request, hand it to the engine loop, answer.
+"""The HTTP routes: check a request, hand it to the front, answer.
 
-Owns nothing that outlives a request but the counter of ids and whether the server is draining. It never touches
-the engine core; the engine loop does.
+Owns nothing that outlives a request but the counter of ids and whether the server is draining. It never talks
+to an instance; the front does.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,28 +23,41 @@ from starlette.routing import Route
 
 from engine.errors import InputError
 from engine.kv.identity import namespace
+from engine.request import Request as EngineRequest
 from engine.server.bodies import B, ChatBody, CompletionBody, GenerationBody, parse
 from engine.server.choices import Served, engine_requests, sampling_of
 from engine.server.codec import TextCodec
 from engine.server.errors import ApiError
+from engine.server.front import Front
 from engine.server.generation import Generation
 from engine.server.guard import LIVE_PATH, Guard
 from engine.server.limits import read_body
-from engine.server.loop import EngineLoop
 from engine.server.metrics import Metrics
 from engine.server.openapi import document
 from engine.server.shapes import ChatDialect, TextDialect
+from engine.server.ticket import Ticket
+from engine.server.two_call import Handoff, KvOffer, TwoCall, believes_token
 
 _DEFAULT_MAX_TOKENS = 16
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Api:
-    """The routes over one engine loop."""
+    """The routes over one front. `facts` are what /health says of this launch, beside how it is."""
 
-    def __init__(self, served: Served, engine: EngineLoop, codec: TextCodec, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        served: Served,
+        engine: Front,
+        codec: TextCodec,
+        metrics: Metrics,
+        facts: Mapping[str, Any],
+        two_call: TwoCall,
+    ) -> None:
         self._served = served
         self._engine = engine
+        self._facts = facts
+        self._two_call = two_call
         self._codec = codec
         self._metrics = metrics
         self._ids = itertools.count(1)
@@ -97,7 +113,18 @@ class Api:
     async def health(self, _request: Request) -> Response:
         """GET /health: 200 while new requests are taken."""
         state = "failed" if self._engine.failure else "draining" if self.draining else "ready"
-        return _json(200 if state == "ready" else 503, {"status": state})
+        instances = [
+            {
+                "name": member.name,
+                "role": member.name.rpartition("-")[0],
+                "state": member.state,
+                "pid": member.pid,
+                "restarts": member.restarts,
+            }
+            for member in self._engine.members
+        ]
+        body = {"status": state, "degraded": self._engine.degraded, **self._facts, "instances": instances}
+        return _json(200 if state == "ready" else 503, body)
 
     async def live(self, _request: Request) -> Response:
         """GET /health/live: this process answers."""
@@ -105,6 +132,7 @@ class Api:
 
     async def metrics(self, _request: Request) -> Response:
         """GET /metrics."""
+        self._engine.observe()
         return Response(self._metrics.exposition(), media_type=_METRICS_TYPE)
 
     async def openapi(self, _request: Request) -> Response:
@@ -136,6 +164,9 @@ class Api:
         kind: type[TextDialect | ChatDialect],
     ) -> Response:
         served = self._served
+        keeps = self._two_call.keeps(body.kv_transfer_params)
+        if keeps:
+            body = _first_call(body, asked_tokens)
         sampling = [sampling_of(served, body, prompt, asked_tokens, default_tokens) for prompt in prompts]
         self._refuse_when_closed()  # again: reading and tokenizing took time
         self._refuse_when_full(len(prompts) * body.n)
@@ -144,12 +175,33 @@ class Api:
         groups = engine_requests(
             answer_id, prompts, sampling, namespace(served.model, scope=body.cache_salt), body.n
         )
-        wake = asyncio.Event()
-        stream = body.stream or bool(body.stop)
-        tickets = [t for group in groups for t in self._engine.add_choices(group, wake, stream=stream)]
+        if keeps and len(prompts) * body.n == 1:
+            groups = [[replace(groups[0][0], keep_kv=True)]]
+        tickets = self._tickets(body, groups)
         created = int(time.time())
         dialect = kind(answer_id, created, served.model, self._codec, include_usage=body.include_usage)
-        return Generation(self._engine, self._codec, tickets, dialect, body)
+        offer = partial(self._offer, tickets[0]) if keeps else None
+        return Generation(self._engine, self._codec, tickets, dialect, body, offer)
+
+    def _tickets(self, body: GenerationBody, groups: list[list[EngineRequest]]) -> list[Ticket]:
+        """Hand the requests over, one group a prompt."""
+        engine, wake, stream = self._engine, asyncio.Event(), body.stream or bool(body.stop)
+        handoff = self._two_call.handoff(body.kv_transfer_params, [one for group in groups for one in group])
+        if handoff is None:
+            return [t for group in groups for t in engine.add_choices(group, wake, stream=stream)]
+        [[request]] = groups
+        if believes_token(request):
+            return [engine.adopt(request, handoff, wake, stream=stream)]
+        engine.decline(handoff)
+        return engine.add_choices([request], wake, stream=stream)
+
+    def _offer(self, ticket: Ticket) -> KvOffer | None:
+        """Where the KV of a first call is; None where there is none for a second."""
+        if ticket.kept_at is None:
+            return None
+        scored = ticket.logprobs[0] if ticket.logprobs else None
+        handoff = Handoff(ticket.request.id, ticket.kept_at, ticket.tokens[0], ticket.cached_tokens, scored)
+        return self._two_call.offer(ticket.request, handoff)
 
     def _refuse_when_full(self, choices: int) -> None:
         """All choices of a request go into the queue, or none."""
@@ -158,6 +210,14 @@ class Api:
         if self._engine.waiting + choices > self._served.max_queued:
             self._metrics.rejected.labels("queue_full").inc()
             raise ApiError(429, "the queue is full", code="queue_full", headers={"retry-after": "1"})
+
+
+def _first_call(body: GenerationBody, asked_tokens: int | None) -> GenerationBody:
+    """What the first of two calls asks for; when its text ends is the second's."""
+    if body.stream or asked_tokens != 1:
+        what = "do_remote_decode goes with max_tokens: 1, not streamed"
+        raise ApiError(400, what, param="kv_transfer_params")
+    return body.model_copy(update={"stop": (), "min_tokens": 0})
 
 
 def _json(status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> Response:

@@ -21,6 +21,7 @@ from pydantic import (
 
 from engine.server.errors import ApiError
 from engine.server.limits import MAX_DEPTH, is_too_deep
+from engine.server.two_call import KvTransferParams
 
 MAX_PROMPTS = 16
 MAX_CHOICES = 32
@@ -141,6 +142,9 @@ class GenerationBody(_Body):
         min_length=1,
         max_length=MAX_SALT_BYTES,
         description="shares cached prompts with the same salt only; up to 128 bytes",
+    )
+    kv_transfer_params: KvTransferParams | None = Field(
+        None, description="the two-call protocol of vllm-router: docs/two-call.md"
     )
 
     @model_validator(mode="before")

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import Counter
 from dataclasses import dataclass
+from random import Random
+from typing import Literal, NamedTuple
 
 from engine.errors import InputError
 from engine.step import Executor, Handle, Step, StepResult
+
+SLOW_STEPS, FAIL, CORRUPT, SLOW_LINK = "slow-steps", "transfer-fail", "transfer-corrupt", "slow-link"
+_FROM_TO = {SLOW_STEPS: (1.0, 100.0), FAIL: (0.0, 1.0), CORRUPT: (0.0, 1.0), SLOW_LINK: (1e3, 1e12)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +40,74 @@ class SlowSteps:
         return _SlowHandle(self._inner.submit(step), started, self._factor)
 
 
+class TransferFaults:
+    """Faults of the link that KV is pulled over, for `engine.transfer.puller.Puller`; several threads may ask.
+
+    `fail` and `corrupt` are shares of the pulls, drawn from `seed`. `counts` says what was drawn.
+    """
+
+    def __init__(
+        self, *, fail: float = 0.0, corrupt: float = 0.0, bytes_per_s: float | None = None, seed: int = 0
+    ) -> None:
+        self.bytes_per_s = bytes_per_s
+        self.counts: Counter[Literal["fail", "corrupt"]] = Counter()
+        self._fail, self._corrupt = fail, corrupt
+        self._random = Random(seed)
+        self._lock = threading.Lock()
+
+    def draw(self) -> Literal["fail", "corrupt"] | None:
+        """What is to happen to the next pull: fail halfway, or arrive with a byte changed."""
+        with self._lock:
+            fails, corrupts = self._random.random() < self._fail, self._random.random() < self._corrupt
+            if not fails and not corrupts:
+                return None
+            fault: Literal["fail", "corrupt"] = "fail" if fails else "corrupt"
+            self.counts[fault] += 1
+            return fault
+
+
+def check_fault(fault: str | None) -> None:
+    """Raises InputError where there is no such fault."""
+    _parsed(fault)
+
+
 def slow_factor(fault: str | None) -> float:
-    """What `--fault` asks for, `slow-steps:FACTOR`; 1 without a fault. Raises InputError for anything else."""
+    """By how much `--fault` makes every step slower: `slow-steps:FACTOR`; 1 without that fault."""
+    kind, value = _parsed(fault)
+    return value if kind == SLOW_STEPS else 1.0
+
+
+def transfer_faults(fault: str | None, *, seed: int) -> TransferFaults | None:
+    """What `--fault` does to pulls: `transfer-fail:SHARE`, `transfer-corrupt:SHARE`, `slow-link:BYTES_PER_S`.
+
+    None without such a fault.
+    """
+    kind, value = _parsed(fault)
+    if kind == FAIL:
+        return TransferFaults(fail=value, seed=seed)
+    if kind == CORRUPT:
+        return TransferFaults(corrupt=value, seed=seed)
+    return TransferFaults(bytes_per_s=value) if kind == SLOW_LINK else None
+
+
+class _Fault(NamedTuple):
+    kind: str | None
+    value: float
+
+
+def _parsed(fault: str | None) -> _Fault:
     if fault is None:
-        return 1.0
-    kind, _, value = fault.partition(":")
+        return _Fault(None, 0.0)
+    kind, _, text = fault.partition(":")
+    least, most = _FROM_TO.get(kind, (1.0, 0.0))
     try:
-        factor = float(value)
+        value = float(text)
     except ValueError:
-        factor = 0.0
-    if kind != "slow-steps" or not 1 <= factor <= 100:
-        raise InputError(f"no such fault: {fault}", hint="--fault slow-steps:3   (1 to 100)")
-    return factor
+        value = float("nan")
+    if not least <= value <= most:
+        raise InputError(
+            f"no such fault: {fault}",
+            why="; ".join(f"{one}: {least:g} to {most:g}" for one, (least, most) in _FROM_TO.items()),
+            hint="--fault slow-steps:3",
+        )
+    return _Fault(kind, value)

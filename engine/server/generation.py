@@ -8,7 +8,7 @@ after it an error event.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from msgspec import UNSET
@@ -18,35 +18,42 @@ from starlette.types import Receive, Scope, Send
 from engine.server.bodies import GenerationBody
 from engine.server.codec import TextCodec
 from engine.server.errors import ApiError
-from engine.server.loop import EngineLoop
+from engine.server.front import Front
 from engine.server.output import Output, Piece
 from engine.server.shapes import DONE, Dialect, Finished, Usage, event
 from engine.server.ticket import Ticket
+from engine.server.two_call import KvOffer
 
 _FAILURES = {
     "error": ApiError(500, "the engine failed while this request ran", code="engine_error"),
     "abort": ApiError(503, "the request was aborted: the server is shutting down", code="aborted"),
 }
+_UNAVAILABLE = "unavailable"
 _JSON = (b"content-type", b"application/json")
 _SSE = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
 
 class Generation(Response):
-    """An ASGI response that waits for the engine. The tickets, one a choice in order, share their `wake`."""
+    """An ASGI response that waits for the engine. The tickets, one a choice in order, share their `wake`.
+
+    `offer` says at the end where the KV is, of the first of two calls.
+    """
 
     def __init__(
         self,
-        engine: EngineLoop,
+        engine: Front,
         codec: TextCodec,
         tickets: Sequence[Ticket],
         dialect: Dialect,
         body: GenerationBody,
+        offer: Callable[[], KvOffer | None] | None = None,
     ) -> None:
         self._engine = engine
         self._wake = tickets[0].wake
         self._outputs = [Output(ticket, codec, body) for ticket in tickets]
         self._dialect = dialect
         self._body = body
+        self._offer = offer
         self._shows_ids = body.return_token_ids
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,7 +87,8 @@ class Generation(Response):
                 return
             choices = [one for one in finished if one is not None]
             if len(choices) == len(finished):
-                await _send_whole(send, 200, self._dialect.whole(choices, self._usage()))
+                transfer = UNSET if self._offer is None else self._offer()
+                await _send_whole(send, 200, self._dialect.whole(choices, self._usage(), transfer))
                 return
             await self._next()
 
@@ -116,7 +124,7 @@ class Generation(Response):
             return b""
         chunks = [self._chunk(index, piece) for piece in output.pieces()]
         self._end_stopped(output)
-        if output.reason is not None and output.reason not in _FAILURES:
+        if output.reason is not None and output.reason not in (*_FAILURES, _UNAVAILABLE):
             chunks.append(self._dialect.closing(index, output.reason))
         return b"".join(chunks)
 
@@ -146,14 +154,23 @@ class Generation(Response):
         for output in self._outputs:
             if output.reason in _FAILURES:
                 return _FAILURES[output.reason]
+            if output.reason == _UNAVAILABLE:
+                return _unavailable(output.ticket)
         return None
 
 
+def _unavailable(ticket: Ticket) -> ApiError:
+    """No instance may serve it, for a reason that the fleet gives."""
+    why = ticket.ending.why if ticket.ending else None
+    return ApiError(503, f"no instance can serve this: {why}", code="unavailable", headers={"retry-after": "5"})
+
+
 async def _send_error(send: Send, error: ApiError) -> None:
-    await _send_whole(send, error.status, msgspec.json.encode(error.body()))
+    await _send_whole(send, error.status, msgspec.json.encode(error.body()), error.headers)
 
 
-async def _send_whole(send: Send, status: int, body: bytes) -> None:
+async def _send_whole(send: Send, status: int, body: bytes, more: Mapping[str, str] | None = None) -> None:
     headers = [_JSON, (b"content-length", str(len(body)).encode())]
+    headers += [(name.encode(), value.encode()) for name, value in (more or {}).items()]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -1,108 +1,143 @@
-"""What the engine's thread records about itself: metrics and the step log, between the steps.
+"""What the router records: tokens and endings as it sees them, steps and blocks as the instances report them.
 
-Owns the times per open request that TTFT and TBT are made of. It never changes what the engine does.
+Never changes what anybody does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Mapping, Sequence
 
-from engine.core import CoreStats, TokenEvent
+from engine.config import PoolConfig
+from engine.core import CoreStats
+from engine.fleet.fleet import Fleet
+from engine.server.instances import Member
+from engine.server.messages import Event, Pulled, Rested, Stepped
 from engine.server.metrics import Metrics
-from engine.server.step_log import StepLog
-from engine.server.ticket import Ticket
-from engine.step import Step
+from engine.server.ticket import Ending, Ticket
 
-
-class _Times:
-    """One open request, seconds of the engine's clock."""
-
-    __slots__ = ("admitted", "arrived", "last_token")
-
-    def __init__(self, arrived: float) -> None:
-        self.arrived = arrived
-        self.admitted = False
-        self.last_token: float | None = None
+_COUNTED = ("prefix_query_tokens", "prefix_hit_tokens", "preemptions")
 
 
 class Observer:
-    """Records one engine. `token_budget` is the pool's, tokens."""
+    """Records one fleet. `names` and `pools` of its instances, in order."""
 
-    def __init__(self, metrics: Metrics, token_budget: int, step_log: StepLog | None = None) -> None:
+    def __init__(self, metrics: Metrics, names: Sequence[str], pools: Sequence[PoolConfig]) -> None:
         self._metrics = metrics
-        self._token_budget = token_budget
-        self._step_log = step_log
-        self._open: dict[str, _Times] = {}
-        self._counted = {"prefix_query_tokens": 0, "prefix_hit_tokens": 0, "preemptions": 0}
+        self._names = names
+        self._instances = [_Instance(metrics, name, pool) for name, pool in zip(names, pools, strict=True)]
+        self._counts: dict[str, int] = {}
 
-    def added(self, ticket: Ticket) -> None:
-        """A request is in the queue."""
-        self._open[ticket.request.id] = _Times(ticket.arrived)
+    def stepped(self, index: int, report: Stepped) -> None:
+        """An instance has made a step."""
+        self._instances[index].stepped(report)
 
-    def step_starts(self, step: Step, now: float) -> list[str]:
-        """The ids of requests for which this is the first step."""
-        admitted = []
-        for row in step.rows:
-            times = self._open.get(row.request_id)
-            if row.prefill and times is not None and not times.admitted:
-                times.admitted = True
-                self._metrics.queue_seconds.observe(now - times.arrived)
-                admitted.append(row.request_id)
-        return admitted
+    def rested(self, index: int, report: Rested) -> None:
+        """An instance has nothing to do."""
+        self._instances[index].stats(report.stats)
+        if report.books_wrong:
+            self._metrics.invariant_violations.inc()
 
-    def step_ended(self, step: Step, started: float, now: float, stats: CoreStats) -> None:
-        """A step ran from `started` to `now`."""
+    def down(self, index: int) -> None:
+        """An instance is dead: it runs and holds nothing."""
+        self._instances[index].down()
+
+    def pulled(self, report: Pulled) -> None:
+        """A copy of KV is over."""
         metrics = self._metrics
-        prefill = sum(len(row.tokens) for row in step.rows if row.prefill)
-        metrics.computed_prefill.inc(prefill)
-        metrics.computed_decode.inc(step.query_tokens - prefill)
-        metrics.step_seconds.observe(now - started)
-        metrics.budget_fill.observe(step.query_tokens / self._token_budget)
-        self._record(stats)
-        if self._step_log is not None:
-            self._step_log.write(step, now - started, now)
+        metrics.kv_transfers.labels(report.transport, report.result).inc()
+        if report.result == "ok":
+            metrics.kv_transfer_bytes.labels(report.transport).inc(report.bytes)
+            metrics.kv_transfer_seconds.observe(report.seconds)
 
-    def events(self, events: Iterable[TokenEvent]) -> None:
-        """Tokens came out, or requests ended."""
+    def token(self, ticket: Ticket, event: Event, now: float) -> None:
+        """A token came out; the ticket does not have it yet."""
         metrics = self._metrics
-        for event in events:
-            times = self._open.get(event.request_id)
-            if event.token is not None and times is not None:
-                metrics.generated_tokens.inc()
-                if times.last_token is None:
-                    metrics.ttft_seconds.observe(event.at - times.arrived)
-                else:
-                    metrics.tbt_seconds.observe(event.at - times.last_token)
-                times.last_token = event.at
-            if event.finish_reason is not None:
-                self._open.pop(event.request_id, None)
-                metrics.requests.labels(event.finish_reason).inc()
+        metrics.generated_tokens.inc()
+        if ticket.tokens:
+            metrics.tbt_seconds.observe(now - ticket.last_token_at)
+        else:
+            metrics.queue_seconds.observe(event.queued_s)
+            metrics.ttft_seconds.observe(now - ticket.arrived)
+        ticket.last_token_at = now
 
-    def idle(self, stats: CoreStats) -> None:
-        """The engine has nothing to do."""
-        self._record(stats)
-        if self._step_log is not None:
-            self._step_log.flush()
+    def ended(self, ending: Ending) -> None:
+        """A request is over for its client."""
+        self._metrics.requests.labels(ending.reason).inc()
 
-    def self_check_failed(self) -> None:
-        """The core's books are wrong."""
-        self._metrics.invariant_violations.inc()
+    def fleet(self, fleet: Fleet, members: Sequence[Member], waiting: int) -> None:
+        """How things are now."""
+        metrics, counts = self._metrics, fleet.counts
+        metrics.queued.set(waiting)
+        metrics.degraded.set(fleet.degraded)
+        metrics.leases.set(fleet.leases)
+        self._count(
+            {
+                "requeued": counts.requeued,
+                "bypassed": counts.bypassed,
+                "transferred": counts.transferred,
+                "voided": counts.voided,
+            }
+        )
+        metrics.processor_seconds.labels("router").set(time.process_time())
+        for member in members:
+            metrics.instance_up.labels(member.name).set(member.state == "up")
+            metrics.restarts.labels(member.name).set(member.restarts)
+            metrics.processor_seconds.labels(member.name).set(member.cpu_before_s + member.cpu_s)
 
-    def close(self) -> None:
-        """The engine is over."""
-        if self._step_log is not None:
-            self._step_log.close()
+    def _count(self, counts: Mapping[str, int]) -> None:
+        for name, value in counts.items():
+            self._metrics.fleet_events.labels(name).inc(value - self._counts.get(name, 0))
+            self._counts[name] = value
 
-    def _record(self, stats: CoreStats) -> None:
-        metrics, counted = self._metrics, self._counted
-        metrics.prompt_tokens.inc(stats.prefix_query_tokens - counted["prefix_query_tokens"])
-        metrics.prefix_hit_tokens.inc(stats.prefix_hit_tokens - counted["prefix_hit_tokens"])
-        metrics.preemptions.inc(stats.preemptions - counted["preemptions"])
-        for name in counted:
-            counted[name] = getattr(stats, name)
-        metrics.queued.set(stats.waiting)
-        metrics.running.set(stats.running)
-        metrics.blocks_free.set(stats.blocks_free)
-        metrics.blocks_cached.set(stats.blocks_cached)
-        metrics.blocks_used.set(stats.blocks_used)
-        metrics.blocks_total.set(stats.blocks_total)
+
+class _Instance:
+    """The metrics of one instance, and what its counters were when it last reported."""
+
+    def __init__(self, metrics: Metrics, name: str, pool: PoolConfig) -> None:
+        self._metrics = metrics
+        self._budget = pool.token_budget
+        self._before = dict.fromkeys(_COUNTED, 0)
+        self._step_seconds = metrics.step_seconds.labels(name)
+        self._budget_fill = metrics.budget_fill.labels(name)
+        self._prefill = metrics.computed_tokens.labels(name, "prefill")
+        self._decode = metrics.computed_tokens.labels(name, "decode")
+        self._running = metrics.running.labels(name)
+        self._preemptions = metrics.preemptions.labels(name)
+        self._blocks = {
+            state: metrics.kv_blocks.labels(name, state) for state in ("free", "cached", "used", "total")
+        }
+        self._name = name
+
+    def stepped(self, report: Stepped) -> None:
+        """A step is over."""
+        self._prefill.inc(report.prefill_tokens)
+        self._decode.inc(report.decode_tokens)
+        self._step_seconds.observe(report.seconds)
+        self._budget_fill.observe((report.prefill_tokens + report.decode_tokens) / self._budget)
+        if report.emulated is not None:
+            seconds, lag_s = report.emulated
+            self._metrics.emulated_step_seconds.labels(self._name).observe(seconds)
+            self._metrics.emulated_lag_seconds.labels(self._name).observe(lag_s)
+        self.stats(report.stats)
+
+    def down(self) -> None:
+        """Nothing runs, nothing is held."""
+        for gauge in (self._running, *self._blocks.values()):
+            gauge.set(0)
+
+    def stats(self, stats: CoreStats) -> None:
+        """The counters and gauges of its core."""
+        metrics, before = self._metrics, self._before
+        if any(getattr(stats, name) < before[name] for name in _COUNTED):
+            before.update(dict.fromkeys(_COUNTED, 0))  # it was started again
+        metrics.prompt_tokens.inc(stats.prefix_query_tokens - before["prefix_query_tokens"])
+        metrics.prefix_hit_tokens.inc(stats.prefix_hit_tokens - before["prefix_hit_tokens"])
+        self._preemptions.inc(stats.preemptions - before["preemptions"])
+        for name in _COUNTED:
+            before[name] = getattr(stats, name)
+        self._running.set(stats.running)
+        self._blocks["free"].set(stats.blocks_free)
+        self._blocks["cached"].set(stats.blocks_cached)
+        self._blocks["used"].set(stats.blocks_used)
+        self._blocks["total"].set(stats.blocks_total)

@@ -1,10 +1,11 @@
-"""The life of a server process: bind, load, serve, drain, exit.
+"""The life of a router process: bind, start the instances, serve, drain, exit.
 
-    bind -> load -> ready (one JSON line on stdout) -> draining (SIGTERM, SIGINT) -> exit 0
-                                                    -> failed (the engine raised)  -> exit 5
-    parent gone, or a second signal                 -> what runs is aborted at once
+    bind -> start -> ready (one JSON line on stdout) -> draining (SIGTERM, SIGINT)         -> exit 0
+                                                     -> failed (no instance will ever serve) -> exit 5
+    parent gone, or a second signal                  -> what runs is aborted at once
 
-Owns the socket, the signals and the watch on the parent. It never retries and never restarts.
+Owns the socket, the signals, the watch on the parent and the launch's private folder. It imports no torch: the
+instances do.
 """
 
 from __future__ import annotations
@@ -13,44 +14,46 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from engine import __version__
 from engine.config import EngineConfig, ServerConfig
 from engine.config_file import read_config
-from engine.core import EngineCore
+from engine.emulation import Emulation, read_emulation
 from engine.errors import AdviseError, InputError, MachineError
-from engine.host import usable_cores
+from engine.fleet.fleet import Fleet
 from engine.launchable import why_not_launchable
 from engine.server.app import Api
-from engine.server.backend import Backend
 from engine.server.choices import Served
+from engine.server.codec import TextCodec, load_codec
 from engine.server.connection import MAX_CONNECTIONS, HttpServer
-from engine.server.faults import SlowSteps, slow_factor
-from engine.server.guard import is_loopback
-from engine.server.loop import EngineLoop
+from engine.server.faults import check_fault
+from engine.server.front import Front
+from engine.server.guard import Guard, is_loopback
+from engine.server.links import links_of
+from engine.server.messages import Start
 from engine.server.metrics import Metrics
 from engine.server.observer import Observer
-from engine.server.step_log import StepLog
+from engine.server.supervisor import INSTANCE_PROGRAM, Supervisor, starts_of
+from engine.server.two_call import TwoCall, secret_of
+from engine.transfer.layout import KvLayout, Transport
 
 API_KEY_VARIABLE = "ADVISE_API_KEY"
 _log = logging.getLogger(__name__)
 _PARENT_POLL_S = 0.25
 _KV_TOLERANCE = 0.05
 _CLOSE_S = 5  # what the server gets to end by itself once its parent is gone
-# The engine's thread takes the interpreter lock hundreds of times a step; at the default 5 ms each wait for the
-# event loop's thread could cost it that much.
-_SWITCH_INTERVAL_S = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,24 +64,30 @@ class Options:
     step_log: Path | None = None
     fault: str | None = None
     parent_pid: int | None = None
+    dummy: bool = False
+    emulate: Path | None = None
+    oversubscribe: bool = False
+    program: tuple[str, ...] = INSTANCE_PROGRAM
+    emulation: Emulation | None = None  # what `emulate` says
 
 
-def serve(config_file: Path, load: Callable[[EngineConfig], Backend], options: Options) -> int:
-    """Run a server until it is told to stop; returns the exit status.
+def serve(config_file: Path, options: Options, load: Callable[..., TextCodec] = load_codec) -> int:
+    """Run a router until it is told to stop; returns the exit status.
 
     Prints one JSON line on stdout: the ready line, or `{"error": {...}}` where it could not start.
     """
     _watch_parent(options.parent_pid)
     _allow_open_files(2 * MAX_CONNECTIONS)
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
         config = _read(config_file, options.port)
-        check(config)
-        slow_factor(options.fault)  # a wrong one is refused now, not once the model has loaded
-        with _bound(config.server) as listener:
-            started = time.monotonic()
-            backend = load(config)
-            server = _Server(config, backend, options, listener, time.monotonic() - started)
+        if options.emulate is not None:
+            options = replace(options, emulation=read_emulation(options.emulate))
+        check(config, options)
+        # A wrong one is refused now, not once the model has loaded.
+        check_fault(options.fault)
+        with _bound(config.server) as listener, tempfile.TemporaryDirectory(prefix="advise-") as folder:
+            codec = load(config, dummy=options.dummy, emulated=options.emulate is not None)
+            server = _Server(config, codec, _starts(config, options, folder), options, listener)
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 return runner.run(server.run())
     except AdviseError as error:
@@ -93,20 +102,14 @@ def _read(path: Path, port: int | None) -> EngineConfig:
     return config.model_copy(update={"server": config.server.model_copy(update={"port": port})})
 
 
-def check(config: EngineConfig) -> None:
+def check(config: EngineConfig, options: Options) -> None:
     """Refuse at once what cannot run. Raises MachineError, InputError."""
-    why = why_not_launchable(config)
+    if options.emulation is not None:
+        options.emulation.check(config)
+    why = why_not_launchable(config, emulated=options.emulation is not None)
     if why is not None:
         hint = "advise analyze LOG --here"
         raise MachineError("the bundled engine cannot launch this", why=why, hint=hint)
-    devices, cores = config.pools[0].devices_per_instance, usable_cores()
-    if devices > cores:
-        raise MachineError(
-            f"an instance of {devices} devices does not fit",
-            where="pools.0.devices_per_instance",
-            why=f"this machine lets us use {cores} cores, and one core is one device",
-            hint=f"devices_per_instance: {cores}",
-        )
     if not is_loopback(config.server.host) and not os.environ.get(API_KEY_VARIABLE):
         raise InputError(
             f"{config.server.host} is not loopback, and no API key is set",
@@ -117,43 +120,34 @@ def check(config: EngineConfig) -> None:
 
 
 class _Server:
-    """One running server: the core, its loop, the routes and uvicorn."""
+    """One running router: the fleet and its instances, the routes and uvicorn."""
 
     def __init__(
-        self, config: EngineConfig, backend: Backend, options: Options, listener: socket.socket, load_s: float
+        self,
+        config: EngineConfig,
+        codec: TextCodec,
+        starts: Sequence[Start],
+        options: Options,
+        listener: socket.socket,
     ) -> None:
-        pool, metrics = config.pools[0], Metrics()
-        kv_tokens = (backend.num_blocks - 1) * pool.block_size
-        max_len = min(config.model.max_len or backend.max_len, backend.max_len, kv_tokens)
-        core = EngineCore(
-            pool,
-            num_blocks=backend.num_blocks,
-            max_len=max_len,
-            eos_token_ids=backend.eos_token_ids,
-            # On a CPU the step runs on the cores that would make the next one.
-            overlap=backend.device != "cpu",
-        )
-        log = StepLog(options.step_log, _header(config, backend)) if options.step_log else None
-        factor = slow_factor(options.fault)
-        executor = SlowSteps(backend.executor, factor) if factor > 1 else backend.executor
-        observer = Observer(metrics, pool.token_budget, log)
-        shared_block = pool.block_size if pool.prefix_cache else 0
-        self._engine = EngineLoop(core, executor, observer, shared_block=shared_block)
-        served = Served(config.model.name, max_len, backend.vocab_size, config.server.max_queued)
-        self._api = Api(served, self._engine, backend.codec, metrics)
-        key = os.environ.get(API_KEY_VARIABLE) or None
-        app = self._api.application(api_key=key, loopback=is_loopback(config.server.host))
-        ready = _ready_line(config, backend, listener, max_len) | {
-            "kv_tokens_actual": kv_tokens,
-            "load_seconds": round(load_s, 3),
-            "fault": options.fault,
-        }
-        self._http = HttpServer(app, lambda: _say(ready))
+        self._config = config
+        self._codec = codec
+        self._options = options
         self._listener = listener
-        self._drain_s = config.server.drain_s
-        planned = backend.kv_tokens_planned
-        if abs(kv_tokens - planned) > _KV_TOLERANCE * planned:
-            _log.warning("KV cache: %d tokens planned, %d actual", planned, kv_tokens)
+        self._metrics = metrics = Metrics()
+        supervisor = Supervisor(
+            starts, program=options.program, restart=config.server.restart, clock=time.monotonic
+        )
+        observer = Observer(metrics, [one.name for one in starts], [config.pools[one.pool] for one in starts])
+        pool = config.pools[0]
+        self._front = Front(
+            Fleet(config.pools, config.router, max_queued=config.server.max_queued),
+            supervisor,
+            observer,
+            links=links_of(options.emulation),
+            shared_block=pool.block_size if pool.prefix_cache else 0,
+            clock=time.monotonic,
+        )
 
     async def run(self) -> int:
         """Serve until a signal or a failure; returns the exit status."""
@@ -165,24 +159,130 @@ class _Server:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             events.add_signal_handler(number, on_signal)
-        self._engine.start(on_failure=stop.set)
-        serving = asyncio.create_task(self._http.serve(sockets=[self._listener]))
+        front = self._front
         stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        self._api.draining = True
-        await self._drain(hurry)
-        await self._engine.stop()
-        self._http.should_exit = True
+        starting = asyncio.create_task(front.start(on_failure=stop.set))
+        try:
+            await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                starting.cancel()
+                return 0
+            starting.result()
+            api = self._api()
+            http = HttpServer(self._guarded(api), lambda: _say(self._ready_line()))
+            serving = asyncio.create_task(http.serve(sockets=[self._listener]))
+            await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            api.draining = True
+            await self._drain(hurry)
+        finally:
+            await front.stop()
+        http.should_exit = True
         await serving
-        return 5 if self._engine.failure else 0
+        return 5 if front.failure else 0
+
+    def _api(self) -> Api:
+        infos = [member.info for member in self._front.members if member.info is not None]
+        served = Served(
+            self._config.model.name,
+            min(info.max_len for info in infos),
+            infos[0].vocab_size,
+            self._config.server.max_queued,
+        )
+        facts = {"oversubscribed": self._options.oversubscribe, "emulated": self._emulated()}
+        two_call = TwoCall(self._config, secret_of(self._config), self._layout)
+        return Api(served, self._front, self._codec, self._metrics, facts, two_call)
+
+    def _layout(self) -> KvLayout | None:
+        """That of the KV of any instance; all have the same."""
+        return next((one.peer.layout for one in self._front.members if one.peer is not None), None)
+
+    def _guarded(self, api: Api) -> Guard:
+        key = os.environ.get(API_KEY_VARIABLE) or None
+        return api.application(api_key=key, loopback=is_loopback(self._config.server.host))
+
+    def _emulated(self) -> dict[str, Any] | None:
+        emulation = self._options.emulation
+        if emulation is None:
+            return None
+        return {"gpu": emulation.gpu, "time_scale": emulation.time_scale}
+
+    def _ready_line(self) -> dict[str, Any]:
+        config, members = self._config, self._front.members
+        host, port = config.server.host, self._listener.getsockname()[1]
+        infos = [(member, member.info) for member in members if member.info is not None]
+        first = infos[0][1]
+        peers = [member.peer.transport for member in members if member.peer is not None]
+        for member, info in infos:
+            if abs(info.kv_tokens - info.kv_tokens_planned) > _KV_TOLERANCE * info.kv_tokens_planned:
+                planned, actual = info.kv_tokens_planned, info.kv_tokens
+                _log.warning("KV cache of %s: %d tokens planned, %d actual", member.name, planned, actual)
+        return {
+            "url": f"http://{f'[{host}]' if ':' in host else host}:{port}",
+            "model": config.model.name,
+            "dtype": first.dtype,
+            "devices": [device for _, info in infos for device in info.devices],
+            "threads": sum(info.threads for _, info in infos),
+            "max_len": min(info.max_len for _, info in infos),
+            "vocab_size": first.vocab_size,
+            "kv_tokens_planned": first.kv_tokens_planned,
+            "kv_tokens_actual": first.kv_tokens,
+            "load_seconds": round(max(info.load_s for _, info in infos), 3),
+            "pid": os.getpid(),
+            "note": first.note,
+            "fault": self._options.fault,
+            "transport": peers[0] if peers else None,
+            "oversubscribed": self._options.oversubscribe,
+            "emulated": self._emulated(),
+            "instances": [
+                {
+                    "name": member.name,
+                    "role": member.name.rpartition("-")[0],
+                    "pid": member.pid,
+                    "devices": info.devices,
+                    "dtype": info.dtype,
+                    "kv_tokens": info.kv_tokens,
+                }
+                for member, info in infos
+            ],
+        }
 
     async def _drain(self, hurry: asyncio.Event) -> None:
         """Wait until no request is open, for at most drain_s or until someone is in a hurry."""
-        _log.info("stopping: %d open requests get up to %g s", self._engine.open, self._drain_s)
+        _log.info("stopping: %d open requests get up to %g s", self._front.open, self._config.server.drain_s)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._drain_s):
-                while self._engine.open and not hurry.is_set():
+            async with asyncio.timeout(self._config.server.drain_s):
+                while self._front.open and not hurry.is_set() and not self._front.failure:
                     await asyncio.sleep(0.02)
+
+
+def _starts(config: EngineConfig, options: Options, folder: str) -> list[Start]:
+    """What every instance is told first."""
+    common = Start(
+        config=config.model_dump(mode="json"),
+        pool=0,
+        index=0,
+        name="",
+        epoch=1,
+        dtype=config.model.dtype,
+        transport=transport_of(config),
+        first_device=0,
+        folder=folder,
+        secret=secret_of(config) or secrets.token_hex(32),
+        kv_host=config.router.kv_host,
+        dummy=options.dummy,
+        step_log=str(options.step_log) if options.step_log else None,
+        fault=options.fault,
+        emulation=str(options.emulate) if options.emulate else None,
+        oversubscribe=options.oversubscribe,
+    )
+    return starts_of(config, common)
+
+
+def transport_of(config: EngineConfig) -> Transport | Literal["auto"] | None:
+    """How KV moves between the instances of `config`; None where none does."""
+    if all(pool.role == "colocated" for pool in config.pools):
+        return None
+    return config.router.transport
 
 
 @contextlib.contextmanager
@@ -239,37 +339,6 @@ def _watch_parent(pid: int | None) -> None:
 
     if pid is not None:
         threading.Thread(target=watch, name="parent-watch", daemon=True).start()
-
-
-def _ready_line(
-    config: EngineConfig, backend: Backend, listener: socket.socket, max_len: int
-) -> dict[str, Any]:
-    host, port = config.server.host, listener.getsockname()[1]
-    return {
-        "url": f"http://{f'[{host}]' if ':' in host else host}:{port}",
-        "model": config.model.name,
-        "dtype": backend.dtype,
-        "devices": backend.devices,
-        "threads": backend.threads,
-        "max_len": max_len,
-        "vocab_size": backend.vocab_size,
-        "kv_tokens_planned": backend.kv_tokens_planned,
-        "pid": os.getpid(),
-        "note": backend.note,
-    }
-
-
-def _header(config: EngineConfig, backend: Backend) -> dict[str, Any]:
-    return {
-        "engine": "advise",
-        "version": __version__,
-        "model": config.model.name,
-        "dtype": backend.dtype,
-        "device": backend.device,
-        "threads": backend.threads,
-        "tp": backend.tp,
-        "block_size": config.pools[0].block_size,
-    }
 
 
 def _words(error: AdviseError) -> dict[str, str | None]:

@@ -14,6 +14,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from engine.server.codec import TextCodec
 from engine.server.logprobs import ChatLogprobs, Scored, TextLogprobs, chat_logprobs, text_logprobs
+from engine.server.two_call import KvOffer
 
 _encode = msgspec.json.encode
 DONE = b"data: [DONE]\n\n"
@@ -81,6 +82,7 @@ class ChatChoice(Struct):
 
 
 C = TypeVar("C", TextChoice, ChatChoice)
+Transfer = KvOffer | UnsetType | None
 
 
 class Answer(Struct, Generic[C]):
@@ -92,6 +94,7 @@ class Answer(Struct, Generic[C]):
     model: str
     choices: list[C]
     usage: Usage | UnsetType | None = UNSET
+    kv_transfer_params: KvOffer | UnsetType | None = UNSET
 
 
 class Finished(NamedTuple):
@@ -122,8 +125,8 @@ class Dialect(Protocol):
         """The chunk that holds the usage and no choice."""
         ...
 
-    def whole(self, choices: Sequence[Finished], usage: Usage) -> bytes:
-        """The body of an answer that is not streamed."""
+    def whole(self, choices: Sequence[Finished], usage: Usage, transfer: Transfer = UNSET) -> bytes:
+        """The body of an answer that is not streamed; `transfer` answers the first of two calls."""
         ...
 
 
@@ -147,8 +150,8 @@ class _Envelope(Generic[C]):
     def usage(self, usage: Usage) -> bytes:
         return event(Answer(self._id, self.chunk_object, self._created, self._model, [], usage))
 
-    def _whole(self, choices: list[C], usage: Usage) -> bytes:
-        return _encode(Answer(self._id, self.object, self._created, self._model, choices, usage))
+    def _whole(self, choices: list[C], usage: Usage, transfer: Transfer) -> bytes:
+        return _encode(Answer(self._id, self.object, self._created, self._model, choices, usage, transfer))
 
 
 class TextDialect(_Envelope[TextChoice]):
@@ -167,7 +170,7 @@ class TextDialect(_Envelope[TextChoice]):
     def closing(self, index: int, reason: str) -> bytes:
         return self._chunk(TextChoice(index, text="", finish_reason=reason))
 
-    def whole(self, choices: Sequence[Finished], usage: Usage) -> bytes:
+    def whole(self, choices: Sequence[Finished], usage: Usage, transfer: Transfer = UNSET) -> bytes:
         answers = [
             TextChoice(
                 index,
@@ -178,7 +181,7 @@ class TextDialect(_Envelope[TextChoice]):
             )
             for index, one in enumerate(choices)
         ]
-        return self._whole(answers, usage)
+        return self._whole(answers, usage, transfer)
 
 
 class ChatDialect(_Envelope[ChatChoice]):
@@ -198,7 +201,7 @@ class ChatDialect(_Envelope[ChatChoice]):
     def closing(self, index: int, reason: str) -> bytes:
         return self._chunk(ChatChoice(index, delta=Delta(), finish_reason=reason))
 
-    def whole(self, choices: Sequence[Finished], usage: Usage) -> bytes:
+    def whole(self, choices: Sequence[Finished], usage: Usage, transfer: Transfer = UNSET) -> bytes:
         answers = [
             ChatChoice(
                 index,
@@ -209,4 +212,4 @@ class ChatDialect(_Envelope[ChatChoice]):
             )
             for index, one in enumerate(choices)
         ]
-        return self._whole(answers, usage)
+        return self._whole(answers, usage, transfer)

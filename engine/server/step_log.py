@@ -19,11 +19,28 @@ from typing import Any
 
 import msgspec
 
+from engine import __version__
+from engine.config import EngineConfig, PoolConfig
 from engine.errors import InputError
+from engine.server.backend import Backend
 from engine.step import Step
 from engine.step_time.model import StepShape
 
 _FLUSH_EVERY_S = 1.0
+
+
+def header(config: EngineConfig, pool: PoolConfig, backend: Backend) -> dict[str, Any]:
+    """The first line: what runs."""
+    return {
+        "engine": "advise",
+        "version": __version__,
+        "model": config.model.name,
+        "dtype": backend.dtype,
+        "device": backend.device,
+        "threads": backend.threads,
+        "tp": backend.tp,
+        "block_size": pool.block_size,
+    }
 
 
 class StepLog:

@@ -1,8 +1,4 @@
-"""A ticket: one request between HTTP and the engine loop.
-
-The engine's thread hands what happened to the event loop in batches; there, and only there, a ticket changes:
-waiting -> admitted (its first step starts) -> ended. A ticket ends exactly once.
-"""
+"""A ticket: one request between HTTP and the fleet. It lives in the event loop, and ends exactly once."""
 
 from __future__ import annotations
 
@@ -11,31 +7,41 @@ from dataclasses import dataclass
 
 from engine.request import Request
 from engine.step import TokenLogprobs
+from engine.transfer.layout import Peer
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why a request ended (`stop`, `length`, `abort`, `error`) and the prompt tokens it found in the cache."""
+    """Why a request ended, and the prompt tokens it found in the cache.
+
+    `reason`: `stop`, `length`, `abort`, `error`, or `unavailable` with the fleet's reason in `why`.
+    """
 
     reason: str
     cached_tokens: int = 0
+    why: str | None = None
 
 
 class Ticket:
     """One request and what has come of it.
 
-    `arrived` is in seconds of the engine's clock. `logprobs` go with `tokens` where the request asks for them.
-    `wake` is set at the end, and with `stream` at each token; requests of one answer share it.
+    `arrived` is in seconds of the front's clock. `attempt` is the fleet's whose tokens count; `half`: it is the
+    prefill of a split. `logprobs` go with `tokens` where the request asks for them. `wake` is set at the end,
+    and with `stream` at each token; requests of one answer share it.
     """
 
     __slots__ = (
         "_each_token",
-        "admitted",
         "arrived",
+        "attempt",
         "cached_tokens",
         "ending",
+        "half",
+        "kept_at",
+        "last_token_at",
         "logprobs",
         "request",
+        "spoke",
         "tokens",
         "wake",
     )
@@ -45,13 +51,21 @@ class Ticket:
     ) -> None:
         self.request = request
         self.arrived = arrived
-        self.admitted = False
+        self.half = False
+        self.spoke = False  # this attempt has given a token
         self.tokens: list[int] = []
+        self.last_token_at = arrived
         self.logprobs: list[TokenLogprobs | None] = []
         self.cached_tokens = 0
         self.ending: Ending | None = None
+        self.kept_at: Peer | None = None  # who keeps its KV for another fleet
         self.wake = asyncio.Event() if wake is None else wake
+        self.attempt = 0
         self._each_token = stream
+
+    def begin(self, attempt: int, *, half: bool = False) -> None:
+        """From now on this attempt may speak, and no earlier one."""
+        self.attempt, self.half, self.spoke = attempt, half, False
 
     def push(self, token: int) -> None:
         """One more output token."""
@@ -62,7 +76,6 @@ class Ticket:
     def end(self, ending: Ending) -> None:
         """The request is over."""
         self.ending = ending
-        self.cached_tokens = ending.cached_tokens
         self.wake.set()
 
     async def ended(self) -> Ending:

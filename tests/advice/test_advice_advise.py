@@ -9,6 +9,7 @@ from helpers.replay_traces import steady_trace
 from helpers.workloads import workload
 
 from advisor.advice.advise import Advice, advise
+from advisor.advice.host import HostCosts
 from advisor.advice.load import prefill_seconds
 from advisor.advice.plan import Plan
 from advisor.advice.profiles import gpu_rental, model
@@ -30,10 +31,11 @@ KEY = Key("advise", "0.1.0", "cpu", "smollm2-135m-instruct", "bfloat16", 2)
 
 
 def cpu(**changes: Any) -> Target:
-    """Two cores with the embedded model and the `here` preset."""
+    """Two cores with the embedded model and the `here` preset; router and client cost nothing."""
     fields: dict[str, Any] = {
         "model": "smollm2-135m-instruct", "gpu": "cpu", "gpus": 2, "memory_bytes": 16 * 10**9,
         "slo": Slo(ttft_s=3, tpot_s=0.15), "stack_version": "0.1.0",
+        "host": HostCosts(request_s=0, token_s=0),
     }  # fmt: skip
     return Target(**(fields | changes))
 

@@ -8,6 +8,7 @@ import pytest
 from helpers.planning import devices, layout
 
 from advisor.advice.profiles import model_shape
+from advisor.advice.search.hardware import Hardware
 from advisor.advice.search.layout import BUDGETS, REFINE, Layout, by_prefix, default_layout, layouts, variants
 from advisor.advice.sizing import DEGREES, ModelCopy
 from advisor.advice.target import Target
@@ -105,10 +106,45 @@ def test_every_instance_holds_the_longest_request() -> None:
     assert layouts(devices(longest=10**8), 4, reuse=False) == []
 
 
-def test_cores_make_one_instance_of_all() -> None:
-    hardware = replace(devices(degrees=(1,)), on_cpu=True)
-    every = layouts(hardware, 4, reuse=True)
+def on_cores(cores: int, sizes: tuple[int, ...]) -> Hardware:
+    """`cores` of a host with 16 GB, instances of some of `sizes` cores."""
+    target, shape = (
+        Target(model="smollm2-135m-instruct", gpu="cpu", gpus=cores, memory_bytes=16 * 10**9),
+        (model_shape("smollm2-135m-instruct", None)),
+    )
+    copies = {size: ModelCopy(target, shape, 1, "bfloat16", cores=size) for size in sizes}
+    return replace(devices(degrees=sizes), on_cpu=True, copies=copies)
+
+
+def test_two_cores_are_one_instance_or_two_or_a_split() -> None:
+    every = layouts(on_cores(2, (2, 1)), 2, reuse=True)
+    found = {
+        tuple((pool.role, pool.count, pool.devices_per_instance, pool.tp) for pool in one.pools): one
+        for one in every
+    }
+    assert set(found) == {
+        (("colocated", 1, 2, 1),),
+        (("colocated", 2, 1, 1),),
+        (("prefill", 1, 1, 1), ("decode", 1, 1, 1)),
+    }
+    assert {one.gpus for one in every} == {2}
+    assert len({one.name for one in every}) == len(every)
+    assert found[("prefill", 1, 1, 1), ("decode", 1, 1, 1)].name == "1 prefill x 1 core + 1 decode x 1 core"
+
+
+def test_each_core_has_its_part_of_the_memory() -> None:
+    """SmolLM2-135M: 2 x 30 layers x 3 heads x 64 x 2 bytes a token; a quarter of 16 GB on two cores."""
+    for one in layouts(on_cores(2, (2, 1)), 2, reuse=False):
+        for pool in one.pools:
+            room = 4e9 / 2 * pool.devices_per_instance / (2 * 30 * 3 * 64 * 2)
+            assert room - 32 <= (pool.kv_tokens or 0) <= room
+
+
+def test_sizes_without_step_times_are_not_listed() -> None:
+    every = layouts(on_cores(4, (4,)), 4, reuse=True)
     assert {(one.gpus, one.pools[0].count, one.split) for one in every} == {(4, 1, False)}
+    [pool] = default_layout(on_cores(4, (4, 1)), 4).pools
+    assert (pool.count, pool.devices_per_instance) == (1, 4)
 
 
 def test_routing_by_prefix_is_listed_where_prompts_share_and_there_is_a_choice() -> None:

@@ -1,4 +1,4 @@
-"""What every Executor keeps to: torch on this CPU, the modelled one, and the echo of the tests."""
+"""What every Executor keeps to: torch on this CPU, modelled and emulated ones, and the echo of the tests."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.echo import EchoExecutor
 from helpers.tiny_model import write_tiny_model
 
 from engine.config import PoolConfig
 from engine.core import EngineCore
+from engine.executors.emulated import EmulatedExecutor
 from engine.executors.modelled import ModelledExecutor
 from engine.executors.torch import TorchExecutor
 from engine.request import Request, SamplingParams
@@ -20,6 +22,7 @@ from engine.step import Executor, Step, StepResult
 from engine.step_time.calibrated import CalibratedStepTime, Coefficients
 
 NUM_BLOCKS, BLOCK_SIZE = 64, 16
+STEP_TIME = CalibratedStepTime(Coefficients(1e-2, 0, 1e-3, 0, 1e-3, 0))
 REQUESTS = [
     Request(f"r{i}", tuple(range(3, 3 + length)), SamplingParams(max_tokens=5, ignore_eos=True))
     for i, length in enumerate((1, 15, 16, 17, 40))
@@ -36,7 +39,13 @@ def echo() -> Iterator[Executor]:
 
 @contextmanager
 def modelled() -> Iterator[Executor]:
-    yield ModelledExecutor(CalibratedStepTime(Coefficients(1e-2, 0, 1e-3, 0, 1e-3, 0)))
+    yield ModelledExecutor(STEP_TIME)
+
+
+@contextmanager
+def emulated() -> Iterator[Executor]:
+    kv = np.zeros((2, NUM_BLOCKS, BLOCK_SIZE), np.uint32)
+    yield EmulatedExecutor(STEP_TIME, kv, sleep=lambda _: None, clock=lambda: 0.0)
 
 
 @contextmanager
@@ -47,12 +56,12 @@ def torch(folder: Path) -> Iterator[Executor]:
         yield executor
 
 
-@pytest.fixture(params=["echo", "modelled", "torch"])
+@pytest.fixture(params=["echo", "modelled", "emulated", "torch"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], contextmanager[Executor]]:
     """Makes a new executor of one kind."""
     if request.param == "torch":
         return partial(torch, write_tiny_model(tmp_path / "tiny"))
-    return echo if request.param == "echo" else modelled
+    return {"echo": echo, "modelled": modelled, "emulated": emulated}[request.param]
 
 
 def serve(executor: Executor, budget: int) -> tuple[dict[str, list[int]], list[tuple[Step, StepResult]]]:

@@ -91,7 +91,10 @@ def test_launch_serves_and_leaves_nothing_behind(folder: Path) -> None:
         run = read_run(folder)
         assert run is not None
         assert run.url == launched.engine.url
-        assert run.pids == {"launcher": os.getpid(), "colocated": launched.engine.info.pid}
+        [instance] = launched.engine.info.instances
+        assert run.pids == {
+            "launcher": os.getpid(), "router": launched.engine.info.pid, "colocated-0": instance.pid
+        }  # fmt: skip
         assert stat.S_IMODE((folder / "run.json").stat().st_mode) == 0o600
         with client(launched.engine) as http:
             assert http.get("/health").status_code == 200
@@ -129,9 +132,9 @@ def test_a_busy_port_is_refused_before_anything_loads(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("pools", "words"),
     [
-        ("[{role: prefill}, {role: decode}]", "no prefill/decode split"),
-        ("[{role: decode}]", "no prefill/decode split"),
-        ("[{count: 2}]", "not several replicas"),
+        ("[{role: prefill}, {role: colocated}]", "a prefill pool needs a decode pool"),
+        ("[{role: prefill, block_size: 32}, {role: decode}]", "differ in block_size: 16 and 32"),
+        ("[{role: prefill, tp: 2, devices_per_instance: 2}, {role: decode}]", "differ in tp: 1 and 2"),
         ("[{tp: 2, devices_per_instance: 3}]", "3 devices cannot be shared equally by 2 ranks"),
         ("[{pp: 2}]", "pp 1"),
     ],
@@ -266,6 +269,7 @@ def test_a_plan_for_gpus_needs_them_on_this_machine(
     with pytest.raises(MachineError) as caught:
         refuse(found, port=0)
     assert caught.value.why == "the plan is for 2 x h100-sxm, of which this machine has none"
+    assert "--emulate h100-sxm" in str(caught.value.hint)
 
 
 def test_random_weights_are_asked_for_on_the_engines_command_line() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from advisor.advice.profiles import gpu
 from advisor.advice.steps import choose_step_times
 from advisor.advice.target import Target
-from advisor.deploy.calibrate import calibrate, refit, step_times_path
+from advisor.deploy.calibrate import calibrate, calibrate_one_core, refit, step_times_path
 from engine.errors import InputError, InvalidMeasurementError, MachineError
 from engine.shape import ModelShape
 from engine.step_time.files import Key, load_calibrations
@@ -69,6 +70,35 @@ def test_of_two_that_fit_a_plan_rests_on_the_newest(tmp_path: Path, model: Path)
         calibrate(model=str(model), threads=2, cache=tmp_path, program=program)
         found = load_calibrations(step_times_path(tmp_path))
         assert choose_step_times(target, shape, 1, found).dtype == dtype
+
+
+# Steps take a millisecond more for each core that they may run on; the only one is left in the model's folder.
+PINNED = (
+    FAKE.replace("seconds = 0.020 +", "seconds = 0.001 * len(mine) +")
+    .replace("import json", "import os, json")
+    .replace("random.seed(0)", "random.seed(0); mine = sorted(os.sched_getaffinity(0))")
+    + "if len(mine) == 1: open(flags['--model'] + f'/core-{mine[0]}', 'w')\n"
+)
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="needs two cores to pin"
+)
+def test_an_instance_of_one_core_is_measured_beside_others(tmp_path: Path, model: Path) -> None:
+    """Each process may run on one core, another each; the fit is of the steps of all."""
+    mine = sorted(os.sched_getaffinity(0))
+    program, cache = (sys.executable, "-c", PINNED), tmp_path / "cache"
+    whole = calibrate(model=str(model), cache=cache, program=program)
+    one = calibrate_one_core(whole, model=str(model), cache=cache, program=program)
+    assert os.sched_getaffinity(0) == set(mine)
+    assert one is not None
+    assert (one.key.parallel, one.key.tp, one.key.dtype) == (1, 1, "bfloat16")
+    assert one.step_time.steps == 120 * min(len(mine), 8)
+    assert one.step_time.coefficients.base == pytest.approx(0.001)
+    assert whole.step_time.coefficients.base == pytest.approx(0.001 * len(mine))
+    assert {path.name for path in model.glob("core-*")} == {f"core-{core}" for core in mine[:8]}
+    assert set(load_calibrations(one.path)) == {whole.key, one.key}
+    assert calibrate_one_core(one, model=str(model), cache=cache, program=program) is None
 
 
 def test_ranks_have_a_calibration_of_their_own(tmp_path: Path, model: Path) -> None:

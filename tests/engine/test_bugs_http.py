@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.server import blocks, client, eventually, fake_engine, metrics
 from helpers.server_fake import FakeExecutor
+from helpers.threads import Thread, Threads, front_over
 
 from engine.config import PoolConfig
 from engine.core import EngineCore
 from engine.invariants import InvariantError
 from engine.request import Request, SamplingParams
-from engine.server import loop as loop_module
-from engine.server.loop import EngineLoop
+from engine.server import driver as driver_module
 from engine.server.metrics import Metrics
-from engine.server.observer import Observer
 
 
 def test_bug_14_a_failed_self_check_is_counted_and_requests_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
     """sglang#35270: the idle check of the pool's sum is wrong, or right, and kills the server."""
-    monkeypatch.setattr(loop_module, "_SELF_CHECK_AFTER_S", 0.01)
+    monkeypatch.setattr(driver_module, "_SELF_CHECK_AFTER_S", 0.01)
 
     def broken(_: EngineCore) -> None:
         raise InvariantError("a block is lost")
@@ -33,8 +33,9 @@ def test_bug_14_a_failed_self_check_is_counted_and_requests_are_served(monkeypat
 
     async def run() -> None:
         core = EngineCore(PoolConfig(), num_blocks=41, max_len=512)
-        engine = EngineLoop(core, FakeExecutor("abc"), Observer(counted, 512))
-        engine.start(lambda: pytest.fail("the engine failed"))
+        threads = Threads([Thread(core, FakeExecutor("abc"))], time.monotonic)
+        engine = front_over(threads, [PoolConfig()], metrics=counted)
+        await engine.start(lambda: pytest.fail("the engine failed"))
         for number in range(2):
             ticket = engine.add(Request(f"r{number}", (1, 2, 3), SamplingParams(4)), stream=False)
             assert (await ticket.ended()).reason == "length"

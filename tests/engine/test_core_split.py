@@ -220,7 +220,7 @@ class SplitMachine(RuleBasedStateMachine):
         self.hear(self.core.complete(self.flights.popleft().id, None, 1.0))
         self.check("complete")
 
-    @rule(luck=st.integers(0, 4))
+    @rule(luck=st.integers(0, 9))
     @precondition(lambda self: self.flights)
     def fail(self, luck: int) -> None:
         if luck:
@@ -230,7 +230,13 @@ class SplitMachine(RuleBasedStateMachine):
 
     @rule(share=st.floats(0, 1))
     def jump(self, share: float) -> None:
-        """Once nothing is in flight."""
+        """Once nothing is in flight, and after some steps only decodes may be left."""
+        for _ in range(8):
+            while self.flights:
+                self.complete()
+            if self.core.decode_run():
+                break
+            self.begin()
         while self.flights:
             self.complete()
         steps = round(share * self.core.decode_run())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Literal
 
 import pytest
 
@@ -187,6 +188,19 @@ def test_a_second_turn_is_prefilled_where_the_first_was_decoded() -> None:
 
 def test_pools_that_do_not_make_a_fleet_are_refused() -> None:
     with pytest.raises(InputError, match="prefill and decode"):
-        Fleet([PoolConfig(role="prefill")], RouterConfig())
+        Fleet([PoolConfig(), PoolConfig(role="prefill")], RouterConfig())
     with pytest.raises(InputError, match="block_size"):
         Fleet([PoolConfig(), PoolConfig(block_size=32)], RouterConfig())
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+@pytest.mark.parametrize("on_loss", ["colocate", "reject"])
+def test_a_lone_side_serves_whole_requests_and_is_not_degraded(
+    role: Literal["prefill", "decode"], on_loss: Literal["colocate", "reject"]
+) -> None:
+    """Another router pairs it, and sends it halves; what comes without is served."""
+    fleet = Fleet([PoolConfig(role=role)], RouterConfig(on_partner_loss=on_loss))
+    asked = Request("r", (1, 2, 3), SamplingParams(max_tokens=5))
+    (action,) = fleet.submit(asked)
+    assert isinstance(action, Serve)
+    assert not fleet.degraded

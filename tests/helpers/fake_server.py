@@ -37,6 +37,8 @@ class Program:
     freeze_at: int | None = None  # the whole process stands still when this request comes
     freeze_s: float = 0.0
     refuse: bool = False  # 400 to every completion
+    health: dict = field(default_factory=lambda: {"status": "ok"})
+    metrics: list[str] = field(default_factory=list)  # the pages, one a look, the last again and again
     max_model_len: int = 8192
     vocab_size: int = 49152
 
@@ -50,11 +52,18 @@ class _Server:
         app = web.Application(client_max_size=2**26)
         app.router.add_get("/health", self.health)
         app.router.add_get("/v1/models", self.models)
+        app.router.add_get("/metrics", self.metrics)
         app.router.add_post("/v1/completions", self.completions)
         return app
 
     async def health(self, _: web.Request) -> web.Response:
-        return web.json_response({"status": "ok"})
+        return web.json_response(self.program.health)
+
+    async def metrics(self, _: web.Request) -> web.Response:
+        pages = self.program.metrics
+        if not pages:
+            return web.Response(status=404)
+        return web.Response(text=pages.pop(0) if len(pages) > 1 else pages[0])
 
     async def models(self, _: web.Request) -> web.Response:
         model = {"id": "fake", "object": "model", "max_model_len": self.program.max_model_len}

@@ -29,7 +29,8 @@ def _hook(event, given):
 def _watch(loop, name):
     inner = getattr(loop, name)
     def watched(self, *given, **named):
-        _note("uvloop." + name + " " + repr(given[1:]))
+        if named.get("sock") is None:  # else it takes over a socket whose connect was seen
+            _note("uvloop." + name + " " + repr(given[1:]))
         return inner(self, *given, **named)
     setattr(loop, name, watched)
 

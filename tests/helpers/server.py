@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx2
 import msgspec
+from helpers.server_fake import program
 
 from advisor.deploy.local import RunningEngine, start_engine
 from advisor.deploy.run import Run, read_run
@@ -23,12 +24,7 @@ from engine.config import EngineConfig, ModelConfig, PoolConfig, ServerConfig
 from engine.config_file import config_text
 
 _TESTS = Path(__file__).resolve().parent.parent
-# -c, because the helper is imported from the tests folder, which is on no other path of a new process.
-FAKE_PROGRAM = (
-    sys.executable,
-    "-c",
-    f"import sys; sys.path.insert(0, {str(_TESTS)!r}); from helpers.server_fake import main; sys.exit(main())",
-)
+FAKE_PROGRAM = program("server_fake")
 
 
 def fake_engine(
@@ -86,15 +82,25 @@ def leave_open(url: str, **fields: object) -> socket.socket:
 
 
 def metrics(http: httpx2.Client) -> dict[str, float]:
-    """/metrics as a mapping from `name{label="value"}` to the value."""
-    text = http.get("/metrics").text
-    return {m[1]: float(m[2]) for m in re.finditer(r"^(advise_\S+) (\S+)$", text, re.MULTILINE)}
+    """/metrics as a mapping from `name{label="value"}` to the value; of all instances also the sum, unlabelled."""
+    return metrics_of(http.get("/metrics").text)
 
 
-def blocks(values: dict[str, float]) -> dict[str, float]:
-    """The KV block gauges by state."""
+def metrics_of(text: str) -> dict[str, float]:
+    """The mapping that `metrics` gives, of what /metrics says."""
+    values = {m[1]: float(m[2]) for m in re.finditer(r"^(advise_\S+) (\S+)$", text, re.MULTILINE)}
+    for name, value in list(values.items()):
+        whole = re.sub(r'instance="[^"]*",?', "", name).removesuffix("{}")
+        if whole != name:
+            values[whole] = values.get(whole, 0.0) + value
+    return values
+
+
+def blocks(values: dict[str, float], instance: str | None = None) -> dict[str, float]:
+    """The KV block gauges by state, of one instance or of all."""
     states = ("free", "cached", "used", "total")
-    return {state: values[f'advise_kv_blocks{{state="{state}"}}'] for state in states}
+    label = "" if instance is None else f'instance="{instance}",'
+    return {state: values[f'advise_kv_blocks{{{label}state="{state}"}}'] for state in states}
 
 
 def eventually(holds: Callable[[], bool], what: str, within_s: float = 10.0) -> None:

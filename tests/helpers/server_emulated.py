@@ -8,26 +8,21 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from helpers.server_fake import VOCAB, BytesCodec
+import numpy as np
+from helpers.server_fake import VOCAB, BytesCodec, program, run
 
 from advisor.deploy.local import RunningEngine, start_engine
 from engine.config import EngineConfig, ModelConfig, PoolConfig, ServerConfig
 from engine.executors.emulated import EmulatedExecutor
-from engine.server.__main__ import arguments
 from engine.server.backend import Backend
-from engine.server.process import Options, serve
+from engine.server.messages import Start
 from engine.step_time.model import StepShape
 
-_PROGRAM = (
-    sys.executable,
-    "-c",
-    f"import sys; sys.path.insert(0, {str(Path(__file__).resolve().parent.parent)!r}); "
-    "from helpers.server_emulated import main; sys.exit(main())",
-)
+_PROGRAM = program("server_emulated")
 
 
 @dataclass(frozen=True)
@@ -51,16 +46,18 @@ def emulated_engine(base_s: float, token_s: float, *, pool: PoolConfig, **server
     return start_engine(config, program=_PROGRAM, timeout_s=60)
 
 
-def load_emulated(config: EngineConfig) -> Backend:
-    pool = config.pools[0]
+def load_emulated(start: Start, config: EngineConfig, probed: Callable[[str], None]) -> Backend:
+    probed("none")
+    pool = config.pools[start.pool]
     base_s, token_s = map(float, str(config.model.path).split(":"))
     times: Any = LinearStepTime(base_s, token_s)
     kv_tokens = pool.kv_tokens or 65_536
+    num_blocks = kv_tokens // pool.block_size + 1
+    kv = np.zeros((2, num_blocks, pool.block_size), np.uint32)
     return Backend(
-        executor=EmulatedExecutor(times, sleep=time.sleep, clock=time.monotonic, vocab=VOCAB),
-        codec=BytesCodec(),
+        executor=EmulatedExecutor(times, kv, sleep=time.sleep, clock=time.monotonic, vocab=VOCAB),
         eos_token_ids=frozenset(),
-        num_blocks=kv_tokens // pool.block_size + 1,
+        num_blocks=num_blocks,
         vocab_size=VOCAB,
         max_len=4096,
         dtype="none",
@@ -71,10 +68,7 @@ def load_emulated(config: EngineConfig) -> Backend:
 
 
 def main() -> int:
-    given = arguments().parse_args()
-    return serve(
-        given.config, load_emulated, Options(given.port, given.step_log, given.fault, given.parent_pid)
-    )
+    return run("server_emulated", load_emulated, BytesCodec())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""A server process with no model: the real loop, core, routes and uvicorn; the executor makes tokens up.
+"""A server with no model: the real router, instance processes, core and uvicorn; the executor makes tokens up.
 
-Run as a program it behaves as `python -m engine.server` does, so that signals and sockets are tested on a real
-process. `model.path` in its engine.yaml says how: `sleep:0.01` makes a step take 10 ms, `fail:2` raises in the
+Run as a program it behaves as `python -m engine.server` does, so that signals and sockets are tested on real
+processes; with `instance` it is an instance. `model.path` in its engine.yaml says how: `sleep:0.01` makes a step
+take 10 ms, `fail:2` raises in the
 first step that decodes two requests, `device:NAME` says what it runs on.
 """
 
@@ -10,13 +11,19 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from engine.config import EngineConfig
-from engine.server.__main__ import arguments
+from engine.server.__main__ import arguments, options_of
 from engine.server.backend import Backend
-from engine.server.process import Options, serve
+from engine.server.codec import TextCodec
+from engine.server.instance import Load
+from engine.server.instance import main as instance_main
+from engine.server.messages import Start
+from engine.server.process import serve
 from engine.step import PREVIOUS, Step, StepResult, StepRow, TokenLogprobs
 
 VOCAB = 256
@@ -111,7 +118,9 @@ class FakeHandle:
         return self._executor.run(self._step)
 
 
-def load_fake(config: EngineConfig) -> Backend:
+def load_fake(start: Start, config: EngineConfig, probed: Callable[[str], None]) -> Backend:
+    probed("none")
+    pool = config.pools[start.pool]
     kind, _, value = (config.model.path or "").partition(":")
     executor = FakeExecutor(
         "h\u00e9llo ",
@@ -120,26 +129,41 @@ def load_fake(config: EngineConfig) -> Backend:
     )
     if kind == "device":
         executor = TellsAhead("")
-    kv_tokens = config.pools[0].kv_tokens or 65_536
+    kv_tokens = pool.kv_tokens or 65_536
     return Backend(
         executor=executor,
-        codec=BytesCodec(),
         eos_token_ids=frozenset({EOS}),
-        num_blocks=kv_tokens // config.pools[0].block_size + 1,
+        num_blocks=kv_tokens // pool.block_size + 1,
         vocab_size=VOCAB,
         max_len=4096,
         dtype="none",
-        devices=("fake:0",),
+        devices=(f"fake:{start.first_device}",),
         threads=1,
         kv_tokens_planned=kv_tokens,
         device=value if kind == "device" else "cpu",
+        overlap=kind == "device" and value != "cpu",
     )
 
 
-def main() -> int:
+def program(module: str) -> tuple[str, ...]:
+    """How a helper of this folder runs as a program: -c, because this folder is on no path of a new process."""
+    tests = str(Path(__file__).resolve().parent.parent)
+    code = f"import sys; sys.path.insert(0, {tests!r}); from helpers.{module} import main; sys.exit(main())"
+    return (sys.executable, "-c", code)
+
+
+def run(module: str, load: Load, codec: TextCodec) -> int:
+    """The router, or with `instance` as its argument an instance, of a helper that brings its own backend."""
+    if sys.argv[1:] == ["instance"]:
+        return instance_main(load)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     given = arguments().parse_args()
-    return serve(given.config, load_fake, Options(given.port, given.step_log, given.fault, given.parent_pid))
+    options = replace(options_of(given), program=(*program(module), "instance"))
+    return serve(given.config, options, lambda *_args, **_more: codec)
+
+
+def main() -> int:
+    return run("server_fake", load_fake, BytesCodec())
 
 
 if __name__ == "__main__":

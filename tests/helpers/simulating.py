@@ -15,7 +15,7 @@ from advisor.simulation.deployment import Deployment, Pool, Transport
 from advisor.simulation.load import Load
 from engine.config import PoolConfig, RouterConfig
 from engine.core import EngineCore, Flight, TokenEvent
-from engine.request import Run
+from engine.request import Request, Run, SamplingParams
 from engine.step import StepResult
 from engine.step_time.model import StepShape
 
@@ -95,6 +95,15 @@ def random_load(seed: int, n: int = 150, *, rate: float = 20.0, output: int = 60
         parent=parent.tolist(),
         think_s=np.where(parent >= 0, rng.exponential(0.5, n), np.nan).tolist(),
     )
+
+
+def requests_of(load: Load) -> list[Request]:
+    """The requests of a load, named by their rows."""
+    columns = zip(load.prompt_tokens.tolist(), load.output_tokens.tolist(), load.runs, strict=True)
+    return [
+        Request(str(row), range(prompt), SamplingParams(max_tokens=output), runs=runs)
+        for row, (prompt, output, runs) in enumerate(columns)
+    ]
 
 
 def one_pool(step_time: Affine = TYPICAL, *, kv_tokens: int = 1 << 20, **pool: Any) -> Deployment:

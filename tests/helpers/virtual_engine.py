@@ -8,31 +8,27 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import msgspec
+import numpy as np
 from helpers.server import step_lines
-from helpers.simulating import Rows
+from helpers.simulating import Rows, requests_of
+from helpers.threads import Thread, Threads, front_over
 
 from advisor.simulation.load import Load
 from engine.config import PoolConfig
-from engine.core import CoreStats, EngineCore
+from engine.core import EngineCore
 from engine.executors.emulated import EmulatedExecutor
-from engine.request import Request, SamplingParams
-from engine.server.loop import EngineLoop
+from engine.request import Request
+from engine.server.driver import Driver
+from engine.server.front import Front
+from engine.server.messages import Add, Report, Rested, Stepped
 from engine.server.metrics import Metrics
-from engine.server.observer import Observer
 from engine.server.step_log import StepLog
 from engine.server.ticket import Ticket
-from engine.step import Executor, Step
+from engine.step import Executor
 from engine.step_time.model import StepTimeModel
-
-
-def requests_of(load: Load) -> list[Request]:
-    """The requests of a load, named by their rows."""
-    columns = zip(load.prompt_tokens.tolist(), load.output_tokens.tolist(), load.runs, strict=True)
-    return [
-        Request(str(row), range(prompt), SamplingParams(max_tokens=output), runs=runs)
-        for row, (prompt, output, runs) in enumerate(columns)
-    ]
 
 
 @dataclass
@@ -48,29 +44,65 @@ class Ran:
     metrics: str = ""
 
 
-class _Observer(Observer):
-    """As in production, and keeps the times; `on_idle` is called when the engine has nothing to do."""
+@dataclass(frozen=True)
+class _AsItWas:
+    """In the place of what travels: runs, which only a simulator gives, do not."""
 
-    def __init__(self, budget: int, log: StepLog, clock: Callable[[], float]) -> None:
-        self.metrics = Metrics()
-        super().__init__(self.metrics, budget, log)
-        self.ran = Ran()
-        self.clock = clock
+    original: Request
+
+    def request(self) -> Request:
+        return self.original
+
+
+class _Engine:
+    """One driver in a thread; keeps what it does and when. `on_idle` is called when it has nothing to do."""
+
+    def __init__(
+        self,
+        pool: PoolConfig,
+        executor: Executor,
+        log: Path,
+        clock: Callable[[], float],
+        requests: Sequence[Request],
+    ) -> None:
+        assert pool.kv_tokens is not None
+        core = EngineCore(pool, num_blocks=pool.kv_tokens // pool.block_size + 1, max_len=1 << 30)
+        self.ran, self.metrics, self.log, self.clock = Ran(), Metrics(), log, clock
         self.on_idle: Callable[[], None] = lambda: None
+        self.requests = {request.id: request for request in requests}
+        engine = self
 
-    def added(self, ticket: Ticket) -> None:
-        super().added(ticket)
-        self.ran.taken_s[ticket.request.id] = self.clock()
+        class Recording(Driver):
+            def __init__(self, *parts: Any, **more: Any) -> None:
+                super().__init__(*parts, **more, step_log=StepLog(log, {"engine": "test"}))
 
-    def step_ended(self, step: Step, started: float, now: float, stats: CoreStats) -> None:
-        super().step_ended(step, started, now, stats)
-        self.ran.began_s.append(started)
-        self.ran.ended_s.append(now)
+            def _add(self, order: Add, came: float) -> None:
+                name = order.request.id
+                order = msgspec.structs.replace(order, request=_AsItWas(engine.requests[name]))
+                super()._add(order, came)
+                engine.ran.taken_s[name] = clock()
 
-    def idle(self, stats: CoreStats) -> None:
-        super().idle(stats)
-        self.ran.idle_after.add(len(self.ran.began_s))
-        self.on_idle()
+        threads = Threads([Thread(core, executor, Recording)], clock)
+        threads.heard = self._heard
+        self.front = front_over(threads, [pool], metrics=self.metrics, clock=clock)
+
+    def _heard(self, _index: int, report: Report) -> None:
+        if isinstance(report, Stepped):
+            self.ran.ended_s.append(self.clock())
+            self.ran.began_s.append(self.clock() - report.seconds)
+        elif isinstance(report, Rested):
+            self.ran.idle_after.add(len(self.ran.began_s))
+            self.on_idle()
+
+    async def finish(self, tickets: list[Ticket]) -> Ran:
+        ran = self.ran
+        ran.ended = {ticket.request.id: (await ticket.ended()).reason for ticket in tickets}
+        await self.front.stop()
+        assert self.front.failure is None
+        lines = step_lines(self.log)[1]
+        ran.steps = [tuple((n, new, context) for n, new, context in step["rows"]) for step in lines]
+        ran.metrics = self.metrics.exposition().decode()
+        return ran
 
 
 class _VirtualClock:
@@ -80,7 +112,7 @@ class _VirtualClock:
         self.now = 0.0
         self.todo = list(reversed(arrivals))
         self.tickets: list[Ticket] = []
-        self.loop: EngineLoop
+        self.loop: Front
         self.events = asyncio.get_running_loop()
         self.all_sent = asyncio.Event()
 
@@ -117,12 +149,14 @@ def run_emulated(load: Load, pool: PoolConfig, step_time: StepTimeModel, log: Pa
 
     async def run() -> Ran:
         clock = _VirtualClock(list(zip(load.arrival_s.tolist(), requests_of(load), strict=True)))
-        executor = EmulatedExecutor(step_time, sleep=clock.sleep, clock=clock)
-        loop, observer = _loop(pool, executor, log, clock)
-        clock.loop, observer.on_idle = loop, clock.idle
-        loop.start(lambda: None)
+        assert pool.kv_tokens is not None
+        kv = np.zeros((2, pool.kv_tokens // pool.block_size + 1, pool.block_size), np.uint32)
+        executor = EmulatedExecutor(step_time, kv, sleep=clock.sleep, clock=clock)
+        engine = _Engine(pool, executor, log, clock, [request for _, request in clock.todo])
+        clock.loop, engine.on_idle = engine.front, clock.idle
+        await engine.front.start(lambda: None)
         await clock.all_sent.wait()
-        return await _finish(loop, observer, clock.tickets, log)
+        return await engine.finish(clock.tickets)
 
     return asyncio.run(run())
 
@@ -131,32 +165,13 @@ def run_real(arrivals: Sequence[tuple[float, Request]], pool: PoolConfig, execut
     """The engine's loop with a real executor, by the wall clock; arrivals in seconds from now."""
 
     async def run() -> Ran:
-        loop, observer = _loop(pool, executor, log)
-        loop.start(lambda: None)
+        engine = _Engine(pool, executor, log, time.monotonic, [request for _, request in arrivals])
+        await engine.front.start(lambda: None)
         started = asyncio.get_running_loop().time()
         tickets = []
         for at, request in arrivals:
             await asyncio.sleep(max(0.0, started + at - asyncio.get_running_loop().time()))
-            tickets.append(loop.add(request, stream=False))
-        return await _finish(loop, observer, tickets, log)
+            tickets.append(engine.front.add(request, stream=False))
+        return await engine.finish(tickets)
 
     return asyncio.run(run())
-
-
-def _loop(
-    pool: PoolConfig, executor: Executor, log: Path, clock: Callable[[], float] = time.monotonic
-) -> tuple[EngineLoop, _Observer]:
-    assert pool.kv_tokens is not None
-    core = EngineCore(pool, num_blocks=pool.kv_tokens // pool.block_size + 1, max_len=1 << 30)
-    observer = _Observer(pool.token_budget, StepLog(log, {"engine": "test"}), clock)
-    return EngineLoop(core, executor, observer, clock=clock), observer
-
-
-async def _finish(loop: EngineLoop, observer: _Observer, tickets: list[Ticket], log: Path) -> Ran:
-    ran = observer.ran
-    ran.ended = {ticket.request.id: (await ticket.ended()).reason for ticket in tickets}
-    await loop.stop()
-    assert loop.failure is None
-    ran.steps = [tuple((n, new, context) for n, new, context in step["rows"]) for step in step_lines(log)[1]]
-    ran.metrics = observer.metrics.exposition().decode()
-    return ran

@@ -117,7 +117,12 @@ def test_models_says_what_a_client_has_to_know(http: httpx2.Client) -> None:
 
 
 def test_health_and_unknown_routes(http: httpx2.Client) -> None:
-    assert http.get("/health").json() == http.get("/health/ready").json() == {"status": "ready"}
+    health = http.get("/health").json()
+    assert health == http.get("/health/ready").json()
+    (instance,) = health.pop("instances")
+    assert health == {"status": "ready", "degraded": False, "oversubscribed": False, "emulated": None}
+    assert instance.pop("pid") > 0
+    assert instance == {"name": "colocated-0", "role": "colocated", "state": "up", "restarts": 0}
     assert http.get("/health/live").json() == {"status": "live"}
     assert http.get("/nope").status_code == 404
     assert http.get("/v1/completions").status_code == 405

@@ -1,20 +1,20 @@
-"""The engine loop in this process: every request ends once, in the right way, whatever is aborted when."""
+"""Front and driver in this process: each request ends once, in the right way, whatever is aborted when."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import time
 from dataclasses import replace
 
 import pytest
 from helpers.server_fake import FakeExecutor, FakeHandle
+from helpers.threads import Thread, Threads, front_over
 
 from engine.config import PoolConfig
 from engine.core import EngineCore
 from engine.request import Request, SamplingParams
-from engine.server.loop import EngineLoop
-from engine.server.metrics import Metrics
-from engine.server.observer import Observer
+from engine.server.front import Front
 from engine.server.ticket import Ticket
 from engine.step import Step, StepResult
 
@@ -28,10 +28,11 @@ def engine_loop(
     shared_block: int = 0,
     overlap: bool = False,
     executor: FakeExecutor | None = None,
-) -> EngineLoop:
+) -> Front:
     core = EngineCore(pool, num_blocks=41, max_len=512, eos_token_ids=frozenset({0}), overlap=overlap)
     executor = executor or FakeExecutor(TEXT, fail_at=fail_at)
-    return EngineLoop(core, executor, Observer(Metrics(), pool.token_budget), shared_block=shared_block)
+    threads = Threads([Thread(core, executor)], time.monotonic)
+    return front_over(threads, [pool], shared_block=shared_block)
 
 
 def request(number: int, prompt: int, output: int) -> Request:
@@ -64,7 +65,7 @@ def test_two_steps_are_in_flight_with_overlap_and_answers_are_the_same(overlap: 
     async def run() -> None:
         executor = CountingExecutor(TEXT)
         loop = engine_loop(PoolConfig(block_size=4), overlap=overlap, executor=executor)
-        loop.start(lambda: pytest.fail("the engine failed"))
+        await loop.start(lambda: pytest.fail("the engine failed"))
         tickets = [loop.add(request(number, 5 + number, 20), stream=False) for number in range(3)]
         for ticket in tickets:
             assert (await ticket.ended()).reason == "length"
@@ -85,7 +86,7 @@ def test_random_arrivals_and_aborts_end_each_request_once(seed: int, overlap: bo
 async def _random_run(draw: random.Random, overlap: bool) -> None:
     # 40 blocks of 4 tokens and prompts of up to 60: some wait, some are preempted.
     loop = engine_loop(PoolConfig(block_size=4, token_budget=16, max_seqs=8), overlap=overlap)
-    loop.start(lambda: pytest.fail("the engine failed"))
+    await loop.start(lambda: pytest.fail("the engine failed"))
     tickets: list[Ticket] = []
     aborted: set[str] = set()
     for number in range(150):
@@ -116,7 +117,7 @@ async def _random_run(draw: random.Random, overlap: bool) -> None:
 def test_choices_that_wait_for_the_first_end_once_whatever_is_aborted_or_finished(seed: int) -> None:
     async def run(draw: random.Random) -> None:
         loop = engine_loop(PoolConfig(block_size=4, token_budget=16, max_seqs=8), shared_block=4)
-        loop.start(lambda: pytest.fail("the engine failed"))
+        await loop.start(lambda: pytest.fail("the engine failed"))
         tickets: list[Ticket] = []
         early: dict[str, set[str]] = {}
         for number in range(60):
@@ -145,7 +146,7 @@ def test_choices_that_wait_for_the_first_end_once_whatever_is_aborted_or_finishe
 def test_a_slow_reader_gets_every_token_in_order() -> None:
     async def run() -> None:
         loop = engine_loop(PoolConfig())
-        loop.start(lambda: pytest.fail("the engine failed"))
+        await loop.start(lambda: pytest.fail("the engine failed"))
         ticket, got = loop.add(request(0, 3, 200), stream=True), []
         while ticket.ending is None:
             await ticket.wake.wait()
@@ -162,7 +163,7 @@ def test_a_slow_reader_gets_every_token_in_order() -> None:
 def test_a_request_that_the_core_refuses_ends_with_an_error() -> None:
     async def run() -> None:
         loop = engine_loop(PoolConfig())
-        loop.start(lambda: pytest.fail("the engine failed"))
+        await loop.start(lambda: pytest.fail("the engine failed"))
         ticket = loop.add(request(0, 600, 1), stream=False)  # over the 512 tokens of max_len
         assert (await ticket.ended()).reason == "error"
         assert (await loop.add(request(1, 3, 1), stream=False).ended()).reason == "length"
@@ -175,11 +176,11 @@ def test_a_failure_ends_running_and_waiting_requests_and_is_kept() -> None:
     async def run() -> None:
         failed = asyncio.Event()
         loop = engine_loop(PoolConfig(max_seqs=1), fail_at=1)
-        loop.start(failed.set)
+        await loop.start(failed.set)
         tickets = [loop.add(request(n, 3, 100), stream=False) for n in range(3)]
         assert [(await ticket.ended()).reason for ticket in tickets] == ["error"] * 3
         await failed.wait()
-        assert isinstance(loop.failure, RuntimeError)
+        assert "told to fail" in str(loop.failure)
         await loop.stop()
 
     asyncio.run(run())

@@ -112,7 +112,8 @@ def test_a_second_signal_does_not_wait_for_the_drain() -> None:
 
 
 def test_an_executor_that_raises_fails_every_request_and_the_process() -> None:
-    with fake_engine("fail:2") as engine, client(engine) as http, ThreadPoolExecutor(2) as pool:
+    """Where nobody may start the instance again."""
+    with fake_engine("fail:2", restart=False) as engine, client(engine) as http, ThreadPoolExecutor(2) as pool:
         streamed = pool.submit(post, http, **LONG, stream=True)
         whole = pool.submit(post, http, **LONG)
         *_, error, done = events(streamed.result().text)
@@ -123,7 +124,7 @@ def test_an_executor_that_raises_fails_every_request_and_the_process() -> None:
 
 
 def test_a_failure_before_the_first_token_is_a_500_even_for_a_stream() -> None:
-    with fake_engine("fail:0") as engine, client(engine) as http:
+    with fake_engine("fail:0", restart=False) as engine, client(engine) as http:
         assert post(http, prompt="x", stream=True).status_code == 500
 
 

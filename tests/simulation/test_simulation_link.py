@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from advisor.simulation.link import Link
 from engine.invariants import InvariantError
+from engine.transfer.link import Link
 
 Start = tuple[float, Hashable, int, int, float]
 

@@ -12,6 +12,7 @@ from helpers.simulating import TYPICAL, Affine, make_load, one_pool, random_load
 from advisor.simulation.deployment import Fault, Transport
 from advisor.simulation.simulate import simulate
 from engine.config import RouterConfig
+from engine.fleet import fleet
 from engine.request import Run
 
 STEP = Affine(fixed=1.0)
@@ -114,8 +115,11 @@ AFFINITY = RouterConfig(policy="prefix_affinity", bypass=True)
 @pytest.mark.parametrize("router", [RouterConfig(), AFFINITY])
 @pytest.mark.parametrize("shape", [(1, 1), (2, 2), (1, 3)])
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_dies_everyone_ends_once(shape: tuple[int, int], router: RouterConfig, seed: int) -> None:
+def test_whatever_dies_everyone_ends_once(
+    shape: tuple[int, int], router: RouterConfig, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An instance every 0.7 s, some while others are down, some for no time; KV for few requests."""
+    monkeypatch.setattr(fleet, "MAX_DEATHS", 1000)  # nobody is to blame here
     rng = np.random.default_rng(seed)
     at = np.arange(0.5, 9.0, 0.7).tolist()
     faults = [Fault(s, int(rng.integers(sum(shape))), s + float(rng.choice([0.0, 0.3, 2.0]))) for s in at]

@@ -52,7 +52,7 @@ def test_engine_and_simulator_make_the_same_steps(
 
 
 def metric(ran: Ran, name: str) -> float:
-    found = re.search(rf"^advise_{name} (\S+)$", ran.metrics, re.MULTILINE)
+    found = re.search(rf"^advise_{name}(?:{{[^}}]*}})? (\S+)$", ran.metrics, re.MULTILINE)
     assert found
     return float(found[1])
 

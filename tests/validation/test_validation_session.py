@@ -11,6 +11,7 @@ from helpers.fake_server import Program, fake_server
 from helpers.replay_traces import block_trace
 from helpers.ruled import plan_by_rules
 
+from advisor.advice.host import HostCosts
 from advisor.advice.plan import Candidate, Plan, StepTimeUse
 from advisor.advice.target import Target
 from advisor.cli import run
@@ -85,9 +86,10 @@ def test_load_of_a_window_counts_only_uncached_tokens() -> None:
     size = 16
     rows = [(size * 10, [*range(9), 100 + i]) for i in range(11)]  # nine shared blocks and one of its own
     window = select(block_trace(rows, size), "all")
-    pool = PoolConfig(token_budget=64, max_seqs=8)
+    pool = PoolConfig(token_budget=64, max_seqs=8, devices_per_instance=2)
+    slo, alone = Slo(ttft_s=2, tpot_s=0.1), HostCosts(request_s=0, token_s=0)
     plan = Plan(
-        target=Target(model="smollm2-135m-instruct", gpu="cpu", gpus=2, slo=Slo(ttft_s=2, tpot_s=0.1)),
+        target=Target(model="smollm2-135m-instruct", gpu="cpu", gpus=2, slo=slo, host=alone),
         step_time=StepTimeUse(source="calibrated", error_p90=0.1, key="test"),
         candidates=(Candidate(name="c", pools=(pool,), router=RouterConfig(), gpus=2),),
         chosen="c",

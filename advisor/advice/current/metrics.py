@@ -1,6 +1,7 @@
-"""What a running engine says about its configuration on /metrics: block size, KV tokens, prefix cache.
+"""A metrics page: fetching it, its samples, and what it says of an engine's configuration.
 
-Asks only the host that the user named: no redirect is followed, no proxy is used, no credential is sent.
+Asks only the host that the user named: no redirect is followed, no proxy is used, and no credential is sent but
+the key that a caller has for that host.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def read_metrics(url: str, around: Around, *, timeout_s: float = TIMEOUT_S) -> C
     import asyncio  # and aiohttp below: every analysis would import them, few ask a running engine
 
     address = _address(url)
-    text = asyncio.run(_get(address, timeout_s))
+    text = asyncio.run(fetch(address, timeout_s))
     return parse_metrics(text, address, around)
 
 
@@ -55,13 +56,16 @@ def _address(url: str) -> str:
     return f"{parts.scheme}://{place}{parts.path.rstrip('/') or '/metrics'}"
 
 
-async def _get(address: str, timeout_s: float) -> str:
+async def fetch(address: str, timeout_s: float = TIMEOUT_S, api_key: str | None = None) -> str:
+    """The page at `address`. Raises InputError where none answers."""
     import aiohttp
+
+    headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
 
     limit = aiohttp.ClientTimeout(total=timeout_s)
     try:
         async with (
-            aiohttp.ClientSession(timeout=limit) as session,
+            aiohttp.ClientSession(timeout=limit, headers=headers) as session,
             session.get(address, allow_redirects=False) as response,
         ):
             if response.status != 200:
@@ -78,7 +82,7 @@ async def _get(address: str, timeout_s: float) -> str:
 
 def parse_metrics(text: str, where: str, around: Around) -> Current:
     """The configuration in a metrics page. Raises InputError where the page is of no engine that we know."""
-    samples = list(_samples(text))
+    samples = list(samples_of(text))
     names = {name for name, _, _ in samples}
     if any(name.startswith("vllm:") for name in names):
         return _vllm(samples, where, around)
@@ -88,7 +92,7 @@ def parse_metrics(text: str, where: str, around: Around) -> Current:
     raise InputError("this page does not say how an engine is configured", where=where, why=why)
 
 
-def _samples(text: str) -> Iterator[Sample]:
+def samples_of(text: str) -> Iterator[Sample]:
     """(name, labels, value) of each line; other lines are passed over."""
     for line in text.splitlines():
         match = None if line.startswith("#") or len(line) > 20_000 else _SAMPLE.fullmatch(line.strip())

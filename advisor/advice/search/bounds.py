@@ -35,7 +35,7 @@ def predicted_rps(layout: Layout, hardware: Hardware, traffic: Traffic, slo: Slo
 
 def _instance_rps(pool: PoolConfig, hardware: Hardware, traffic: Traffic, slo: Slo) -> float:
     """The rate that would keep one instance busy all the time."""
-    model = hardware.step_time(pool.tp, pool.pp)
+    model = hardware.step_time(hardware.size(pool), pool.pp)
     if pool.role != "decode":
         prefill_s = prefill_seconds(model, traffic.uncached, traffic.prompt - traffic.uncached)
         if slo.ttft_s is not None and prefill_s * _through(pool, traffic) > slo.ttft_s:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from advisor.advice.links import NODE_GPUS, links_of, stage_link
 from advisor.advice.situation import Situation
 from advisor.advice.sizing import BLOCK_SIZE, DEGREES, ModelCopy
-from advisor.advice.steps import Calibrations, choose_step_times, kv_bytes
+from advisor.advice.steps import Calibrations, StepTimes, choose_step_times, cores_of, kv_bytes
+from engine.config import PoolConfig
 from engine.errors import MachineError
 from engine.step_time.model import StepTimeModel
 from engine.step_time.pipelined import PipelinedStepTime
@@ -23,13 +24,15 @@ from engine.step_time.scaled import ScaledStepTime
 class Hardware:
     """The devices of a target. `longest`: tokens of the longest request, which every instance must hold.
 
+    An instance's size is its TP degree, on a CPU its cores.
+
     `link_bytes_per_s`: between two instances, one direction; `node_bytes_per_s`: between two GPUs of a node, as
     pipeline stages have it. The factors move step times and the link from what is known: 1.2 is a fifth slower.
     """
 
     on_cpu: bool
-    step_times: dict[int, StepTimeModel]  # by TP
-    copies: dict[int, ModelCopy]  # by TP
+    step_times: dict[int, StepTimeModel]  # by size
+    copies: dict[int, ModelCopy]  # by size
     longest: int
     kv_bytes_per_token: int
     link_bytes_per_s: float
@@ -38,6 +41,10 @@ class Hardware:
     link_factor: float = 1.0
     block_size: int = BLOCK_SIZE
     node_bytes_per_s: float = PCIE_BYTES_PER_S
+
+    def size(self, pool: PoolConfig) -> int:
+        """The size of a pool's instances."""
+        return pool.devices_per_instance if self.on_cpu else pool.tp
 
     def step_time(self, tp: int, pp: int = 1) -> StepTimeModel:
         """Step times of an instance, through all its stages."""
@@ -74,16 +81,42 @@ class Hardware:
 
 
 def hardware_of(s: Situation, calibrations: Calibrations) -> Hardware:
-    """The devices of the target for the model, for every TP that the model's heads allow."""
+    """The devices of the target for the model, for every TP that its heads allow; on a CPU for `core_sizes`."""
     target, shape = s.target, s.shape
-    degrees = (1,) if target.on_cpu else [tp for tp in DEGREES if shape.heads % tp == 0]
-    times = {tp: choose_step_times(target, shape, tp, calibrations) for tp in degrees}
+    if target.on_cpu:
+        times = _on_cores(s, calibrations)
+        copies = {size: ModelCopy(target, shape, 1, one.dtype, cores=size) for size, one in times.items()}
+    else:
+        degrees = [tp for tp in DEGREES if shape.heads % tp == 0]
+        times = {tp: choose_step_times(target, shape, tp, calibrations) for tp in degrees}
+        copies = {tp: ModelCopy(target, shape, tp, one.dtype) for tp, one in times.items()}
+    dtype = next(iter(times.values())).dtype
     return Hardware(
         on_cpu=target.on_cpu,
-        step_times={tp: chosen.model for tp, chosen in times.items()},
-        copies={tp: ModelCopy(target, shape, tp, chosen.dtype) for tp, chosen in times.items()},
+        step_times={size: chosen.model for size, chosen in times.items()},
+        copies=copies,
         longest=math.ceil(min(s.longest, target.max_len or shape.max_len)),
-        kv_bytes_per_token=shape.kv_bytes_per_token(kv_bytes(target, times[degrees[0]].dtype, shape)),
+        kv_bytes_per_token=shape.kv_bytes_per_token(kv_bytes(target, dtype, shape)),
         link_bytes_per_s=links_of(target, s.gpus)[0],
         node_bytes_per_s=stage_link(target),
     )
+
+
+def core_sizes(cores: int) -> list[int]:
+    """Cores of the instances that are looked at on so many: all of them first, then powers of two."""
+    return [cores, *(size for size in DEGREES if size < cores)]
+
+
+def _on_cores(s: Situation, calibrations: Calibrations) -> dict[int, StepTimes]:
+    """Step times by size. Sizes that were not measured are left out beside all cores that were.
+
+    A guess beside a measurement would decide by the error of the guess. Nor may numbers (dtype) differ: one
+    fleet has one model.
+    """
+    times = {
+        size: choose_step_times(s.target, s.shape, 1, calibrations, size)
+        for size in core_sizes(cores_of(s.target))
+    }
+    whole = next(iter(times.values()))
+    alike = (whole.use.source, whole.dtype)
+    return {size: one for size, one in times.items() if (one.use.source, one.dtype) == alike}

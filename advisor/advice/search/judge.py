@@ -245,7 +245,7 @@ def simulate_layout(
 ) -> Outcome:
     """What becomes of each request of a load under a layout, some of whose instances may die."""
     deployment = Deployment(
-        pools=tuple(Pool(pool, hardware.step_time(pool.tp, pool.pp)) for pool in layout.pools),
+        pools=tuple(Pool(pool, hardware.step_time(hardware.size(pool), pool.pp)) for pool in layout.pools),
         router=layout.router,
         transport=Transport(hardware.link_bytes_per_s / hardware.link_factor, hardware.kv_bytes_per_token),
     )

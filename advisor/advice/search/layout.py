@@ -56,19 +56,14 @@ def layouts(hardware: Hardware, gpus: int, *, reuse: bool) -> list[Layout]:
 
     `reuse`: prompts share prefixes, so that each is listed with routing by prefix too.
     """
-    if hardware.on_cpu:
-        return [
-            colocated(hardware, 1, 1, budget, "round_robin", devices=gpus)
-            for budget in CPU_BUDGETS
-            if hardware.fits(1, budget)
-        ]
-    every = instances(hardware, gpus)
+    cores = [(size, 1) for size in hardware.copies if size <= gpus]
+    every = cores if hardware.on_cpu else instances(hardware, gpus)
     smallest = min((tp * pp for tp, pp in every), default=1)
     found = [
         colocated(hardware, gpus // (tp * pp), tp, budget, _router(gpus // (tp * pp)), pp=pp)
         for tp, pp in every
         if gpus % (tp * pp) < smallest
-        for budget in budgets(pp)
+        for budget in (CPU_BUDGETS if hardware.on_cpu else budgets(pp))
         if hardware.fits(tp, budget, pp)
     ]
     found += [split(hardware, x, y) for x, y in _splits(hardware, every, gpus, smallest)]
@@ -106,11 +101,12 @@ def colocated(
     router: Router,
     *,
     pp: int = 1,
-    devices: int | None = None,
 ) -> Layout:
-    """`count` instances that serve both phases."""
-    pool = pool_of(hardware, "colocated", count, (tp, pp), budget, devices=devices)
-    where = f"{count} x {parallel(tp, pp)}" if devices is None else f"{devices} cores"
+    """`count` instances of size `tp` that serve both phases."""
+    pool = pool_of(hardware, "colocated", count, (tp, pp), budget)
+    where = f"{count} x {_sized(hardware, (tp, pp))}"
+    if hardware.on_cpu and count == 1:
+        where = _sized(hardware, (tp, pp))
     return Layout(f"{where}, chunked {budget}", (pool,), RouterConfig(policy=router))
 
 
@@ -118,10 +114,10 @@ def split(hardware: Hardware, prefill: tuple[int, Size], decode: tuple[int, Size
     """Prefill and decode pools of so many instances."""
     (x, of_prefill), (y, of_decode) = prefill, decode
     pools = (
-        pool_of(hardware, "prefill", x, of_prefill, _phase_budget(of_prefill)),
-        pool_of(hardware, "decode", y, of_decode, _phase_budget(of_decode)),
+        pool_of(hardware, "prefill", x, of_prefill, _phase_budget(hardware, of_prefill)),
+        pool_of(hardware, "decode", y, of_decode, _phase_budget(hardware, of_decode)),
     )
-    name = f"{x} prefill x {parallel(*of_prefill)} + {y} decode x {parallel(*of_decode)}"
+    name = f"{x} prefill x {_sized(hardware, of_prefill)} + {y} decode x {_sized(hardware, of_decode)}"
     return Layout(name, pools, RouterConfig(policy=_router(max(x, y))))
 
 
@@ -131,17 +127,15 @@ def pool_of(
     count: int,
     size: Size,
     budget: int,
-    *,
-    devices: int | None = None,
 ) -> PoolConfig:
-    """A pool with the KV cache that its memory allows."""
+    """A pool with the KV cache that its memory allows; cores of an instance are threads of one rank."""
     tp, pp = size
     return PoolConfig(
         role=role,
         count=count,
-        tp=tp,
+        tp=1 if hardware.on_cpu else tp,
         pp=pp,
-        devices_per_instance=tp * pp if devices is None else devices,
+        devices_per_instance=tp * pp,
         token_budget=budget,
         max_seqs=MOST_SEQS * pp,
         block_size=hardware.block_size,
@@ -156,7 +150,7 @@ def default_layout(hardware: Hardware, gpus: int) -> Layout:
     """
     usual = PoolConfig()
     if hardware.on_cpu:
-        layout = colocated(hardware, 1, 1, usual.token_budget, "round_robin", devices=gpus)
+        layout = colocated(hardware, 1, gpus, usual.token_budget, "round_robin")
     else:
         budget = usual.token_budget
         size = next(((tp, pp) for tp, pp in sizes(gpus) if hardware.fits(tp, budget, pp)), None)
@@ -217,15 +211,22 @@ def _router(instances: int) -> Router:
     return "round_robin" if instances == 1 else "least_loaded"
 
 
-def _phase_budget(size: Size) -> int:
+def _phase_budget(hardware: Hardware, size: Size) -> int:
+    if hardware.on_cpu:
+        return CPU_BUDGETS[-1]
     return PREFILL_BUDGET if size[1] == 1 else STAGED_BUDGET
+
+
+def _sized(hardware: Hardware, size: Size) -> str:
+    """The size of an instance in words."""
+    return f"{size[0]} core{'s' * (size[0] > 1)}" if hardware.on_cpu else parallel(*size)
 
 
 def _splits(
     hardware: Hardware, every: Iterable[Size], gpus: int, smallest: int
 ) -> Iterable[tuple[tuple[int, Size], tuple[int, Size]]]:
     """Instances of prefill and decode, and their sizes, that leave fewer than `smallest` GPUs idle."""
-    fitting = [(tp, pp) for tp, pp in every if hardware.fits(tp, _phase_budget((tp, pp)), pp)]
+    fitting = [(tp, pp) for tp, pp in every if hardware.fits(tp, _phase_budget(hardware, (tp, pp)), pp)]
     for prefill, decode in itertools.product(fitting, repeat=2):
         of_prefill, of_decode = math.prod(prefill), math.prod(decode)
         for x in range(1, (gpus - of_decode) // of_prefill + 1):
