@@ -1,10 +1,10 @@
 # Each target creates what it needs, inside this folder and the user cache.
 PYTHON ?= python3
 BIN := .venv/bin
-QUICK := not slow and not readers and not producers
+QUICK := not slow and not readers and not producers and not routers
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-slow test-readers test-producers check bench clean
+.PHONY: demo test test-slow test-faults test-readers test-producers test-routers check bench clean
 
 demo: .venv/engine.stamp  ## analyse a sample log, launch what is advised beside the baseline, measure both
 	$(BIN)/advise demo
@@ -22,6 +22,12 @@ test-readers: .venv/dev.stamp .venv-readers/stamp  ## AIPerf and GuideLLM read o
 test-producers: .venv/dev.stamp .venv-readers/stamp .venv-producers/stamp  ## logs written by their real producers
 	$(BIN)/python -m pytest -m producers tests/producers
 
+test-routers: .venv/dev.stamp .venv-routers/stamp  ## vllm-router in front of our servers
+	$(BIN)/python -m pytest -m routers tests/routers
+
+test-faults: .venv/dev.stamp  ## processes killed, stopped and cut off by real signals; prints the table of docs/faults.md
+	$(BIN)/python -m benchmarks.faults
+
 check: .venv/dev.stamp  ## style, types, import directions, and GPU kernels compiled ahead of time
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -33,7 +39,7 @@ bench: .venv/dev.stamp  ## every figure that README and docs claim
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf .venv .venv-readers .venv-producers build dist
+	rm -rf .venv .venv-readers .venv-producers .venv-routers build dist
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -57,4 +63,9 @@ clean:
 .venv-producers/stamp: tests/producers/requirements.txt
 	$(PYTHON) -m venv .venv-producers
 	.venv-producers/bin/python -m pip install --quiet -r tests/producers/requirements.txt
+	touch $@
+
+.venv-routers/stamp:
+	$(PYTHON) -m venv .venv-routers
+	.venv-routers/bin/python -m pip install --quiet vllm-router==0.1.17
 	touch $@

@@ -19,8 +19,8 @@ from engine.step_time.derived import DerivedStepTime
 from engine.step_time.model import StepShape
 
 # Ours, measured with `advise calibrate` on two cores of a shared server.
-REQUEST_S, TOKEN_S = 3e-3, 0.25e-3
-COPY_BYTES_PER_S = 1e9
+REQUEST_S, TOKEN_S = 3e-3, 0.06e-3
+COPY_BYTES_PER_S = 0.7e9
 
 
 class HostCosts(Config):

@@ -40,7 +40,7 @@ _ENGINE_EXTRA = "pip install 'advise[engine]'"
 _NEEDED = ("torch", "safetensors", "starlette", "uvicorn", "prometheus_client", "tokenizers")
 _TO_COMPUTE = ("torch", "safetensors")
 _TAIL_LINES, _TAIL_BYTES = 8, 4096
-# What an engine's process may see of our environment: where programs and caches are, library settings, its secrets.
+# What an engine's process may see of our environment: where programs and caches are, library settings, secrets.
 _ENVIRONMENT = frozenset(
     {
         *("PATH", "HOME", "USERPROFILE", "LOCALAPPDATA", "SYSTEMROOT", "TMPDIR", "TEMP", "TMP", "LANG"),

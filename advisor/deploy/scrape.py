@@ -1,7 +1,8 @@
 """The figures on the metrics page of a running bundled engine, at two moments, and what lies between them.
 
-CPU seconds by process, steps of an emulation and how late their clock was, deaths and restarts. Counters only
-grow; where a process started anew and counts from zero again, nothing is taken off.
+CPU seconds by process, steps of an emulation and how late their clock was, losses and restarts: the metrics
+that engine.server.metrics lists. What they count only grows; where a process started anew and counts from zero
+again, nothing is taken off.
 """
 
 from __future__ import annotations
@@ -80,13 +81,17 @@ def figures_of(page: str, at_s: float) -> Figures | None:
     """The figures of a metrics page; None where it is not of the bundled engine."""
     cpu_s: dict[str, float] = {}
     histograms: dict[str, dict[float, float]] = {"step": {}, "lag": {}}
-    totals = {"advise_restarts_total": 0.0, "advise_requeued_total": 0.0, "advise_degraded": 0.0}
+    restarts = requeued = degraded = 0.0
     for name, labels, text in samples_of(page):
         value = float(text)
-        if name == "advise_cpu_seconds_total":
+        if name == "advise_cpu_seconds":
             cpu_s[labels.get("process", "")] = value
-        elif name in totals:
-            totals[name] += value
+        elif name == "advise_restarts":
+            restarts += value
+        elif name == "advise_degraded":
+            degraded = value
+        elif name == "advise_fleet_events_total" and labels.get("event") == "requeued":
+            requeued = value
         elif name.startswith("advise_emulated_") and name.endswith("_seconds_bucket"):
             counts = histograms[name.removeprefix("advise_emulated_").removesuffix("_seconds_bucket")]
             edge = float(labels["le"])
@@ -98,7 +103,7 @@ def figures_of(page: str, at_s: float) -> Figures | None:
         cpu_s,
         Histogram(histograms["step"]),
         Histogram(histograms["lag"]),
-        restarts=totals["advise_restarts_total"],
-        requeued=totals["advise_requeued_total"],
-        degraded=totals["advise_degraded"] > 0,
+        restarts=restarts,
+        requeued=requeued,
+        degraded=degraded > 0,
     )

@@ -30,7 +30,7 @@ from engine.step_time.calibrated import CalibratedStepTime, Coefficients
 RATE_RPS, PROMPT = 20.0, 256  # of the replays (ours)
 SHORT, LONG = (80, 2), (40, 64)  # requests, output tokens
 STEP_S = 0.005
-COPY_BYTES, COPIES = 2**24, 5
+COPY_BYTES, COPIES = 2**24, 20
 _KV_TOKENS, _MAX_LEN, _VOCAB = 2**18, 4096, 32_000
 
 

@@ -2,7 +2,7 @@
 
 Owns the registry of one router; nothing is registered globally, and only the event loop writes. Seconds are of
 the router's clock: TTFT counts from the arrival of the request's body, TBT is the gap between two tokens of one
-request as they reached the router.
+request as they reached the router. A request whose first token another server sent (docs/two-call.md) has no TTFT here.
 
 | metric | labels | meaning |
 |---|---|---|

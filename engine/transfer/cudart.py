@@ -1,6 +1,6 @@
-"""The few calls of the CUDA runtime that moving KV takes, by ctypes: memory of its own, IPC handles, strided copies.
+"""The few calls of the CUDA runtime that moving KV takes, by ctypes: memory, IPC handles, strided copies.
 
-Compiled, not yet executed on a GPU. Owns a stream a device, beside those that steps run on. Calls from any thread.
+Compiled, not yet executed on a GPU. Owns a stream a device beside those that steps run on. Any thread may call.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class Cudart:
     """`Runtime` on the CUDA runtime library that torch has loaded. Raises MachineError where a call fails."""
 
     def __init__(self) -> None:
-        try:
-            self._library = ctypes.CDLL(_loaded("libcudart") or "libcudart.so")
-        except OSError as error:
-            raise MachineError("no CUDA runtime is loaded", why=str(error)) from None
+        path = _loaded("libcudart")
+        if path is None:
+            raise MachineError("no CUDA runtime is loaded", why="torch was built without it, or not imported")
+        self._library = ctypes.CDLL(path)
         self._library.cudaGetErrorString.restype = ctypes.c_char_p
         self._lock = threading.Lock()
         self._streams: dict[int, ctypes.c_void_p] = {}

@@ -84,6 +84,15 @@ def answers(engine: RunningEngine, prompts: list[list[int]]) -> Iterator[list[in
         yield ask(engine, prompt)
 
 
+def logprobs_of(folder: Path, prompt: list[int], tokens: list[int]) -> list[float]:
+    """transformers' log-softmax of each token."""
+    ids = torch.tensor([[*prompt, *tokens]])
+    with torch.no_grad():
+        logits = reference_model(folder, torch.float64)(ids).logits[0, len(prompt) - 1 : -1]
+    scores = torch.log_softmax(logits.double(), -1)
+    return [float(row[token]) for row, token in zip(scores, tokens, strict=True)]
+
+
 def kv_bytes_per_token(elements: int) -> int:
     return 2 * LLAMA["num_hidden_layers"] * LLAMA["num_key_value_heads"] * LLAMA["head_dim"] * elements
 
@@ -100,6 +109,11 @@ def test_one_to_one_over_shared_memory(
         assert values['advise_fleet_events_total{event="transferred"}'] == 2 * len(prompts)
         assert values['advise_fleet_events_total{event="requeued"}'] == 0
         moved = values['advise_kv_transfer_bytes_total{transport="shared_memory"}']
+        body = {"prompt": prompts[0], "max_tokens": 8, "temperature": 0, "ignore_eos": True, "logprobs": 2}
+        scored = http.post("/v1/completions", json=body).json()["choices"][0]["logprobs"]
+    assert scored["token_logprobs"] == pytest.approx(
+        logprobs_of(folder, prompts[0], expected[0][:8]), abs=1e-5
+    )  # ours are float32
     _, prefilled = step_lines(Path(f"{log}.prefill-0"))
     _, decoded = step_lines(Path(f"{log}.decode-0"))
     rows = [row for step in decoded for row in step["rows"]]
@@ -107,7 +121,7 @@ def test_one_to_one_over_shared_memory(
     first: dict[str, int] = {}
     for name, _, context in rows:
         first.setdefault(name, context)
-    assert sorted(first.values()) == sorted([len(prompt) for prompt in prompts] * 2)
+    assert sorted(first.values()) == sorted([len(prompt) for prompt in prompts] * 2 + [len(prompts[0])])
     # Whole blocks that an earlier request left on the decode side did not come again.
     everything = 2 * sum(map(len, prompts)) * kv_bytes_per_token(8)
     assert 0 < moved < everything

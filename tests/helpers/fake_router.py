@@ -37,7 +37,7 @@ class _Handler(BaseHTTPRequestHandler):
             names = self.server.names  # type: ignore[attr-defined]
             cpu = {"router": 1.0, **dict.fromkeys(names, 2.0)}
             body = "".join(
-                f'advise_cpu_seconds_total{{process="{name}"}} {seconds * self.looks}\n'
+                f'advise_cpu_seconds{{process="{name}"}} {seconds * self.looks}\n'
                 for name, seconds in cpu.items()
             ).encode()
         self.send_response(200)

@@ -1,6 +1,6 @@
 """Clients of the fault suite: what each of them sent, and every token, time and status that it got.
 
-An answer is whole when it is a 200 with its end; what is missing or wrong is for `verdict` to say, beside the
+An answer is whole when it is a 200 with its end; what is missing or wrong is for `judged` to say, beside the
 tokens of a quiet run.
 """
 
@@ -12,12 +12,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import aiohttp
 import msgspec
 
-PATIENCE_S = 120.0  # longer than anything here may take: who waits so long has been forgotten
+PATIENCE_S = 60.0  # nobody may wait for 30 s: who waits so long has been forgotten
 _DATA, _DONE = b"data: ", b"[DONE]"
 
 
@@ -170,8 +170,10 @@ async def closed_loop(client: Client, todo: Sequence[Ask], clients: int) -> None
     await _all(one_client() for _ in range(clients))
 
 
-async def open_loop(client: Client, todo: Sequence[Ask], rate: float, seed: int) -> None:
-    """Poisson arrivals of `rate` a second, whatever is still open."""
+async def open_loop(
+    client: Client, numbers: Sequence[int], todo: Sequence[Ask], rate: float, seed: int
+) -> None:
+    """Ask these `numbers` of `todo`: Poisson arrivals of `rate` a second, whatever is still open."""
     random, due = Random(seed), time.monotonic()
 
     async def later(number: int, one: Ask, at_s: float) -> None:
@@ -179,9 +181,9 @@ async def open_loop(client: Client, todo: Sequence[Ask], rate: float, seed: int)
         await client.ask(number, one)
 
     jobs = []
-    for number, one in enumerate(todo):
+    for number in numbers:
         due += random.expovariate(rate)
-        jobs.append(later(number, one, due))
+        jobs.append(later(number, todo[number], due))
     await _all(jobs)
 
 
@@ -191,22 +193,7 @@ async def _all(jobs: Iterable[Coroutine[None, None, None]]) -> None:
             group.create_task(job)
 
 
-class Verdict(NamedTuple):
-    """Requests, and of them: `lost` have no proper end, `wrong` other tokens than the quiet run, `doubled` more.
-
-    `refused`: 429 and 503 with Retry-After, before any token; they are neither lost nor good. `ties`: other
-    tokens, which are as right.
-    """
-
-    requests: int
-    lost: int
-    wrong: int
-    doubled: int
-    refused: int
-    ties: int
-    why: tuple[str, ...]
-
-
+Judgement = Literal["good", "lost", "wrong", "doubled", "refused", "ties"]
 Excuse = Callable[[Ask, Sequence[int], Sequence[int]], bool]
 """Whether these tokens and those of the quiet run are both right answers, though they differ."""
 
@@ -216,30 +203,18 @@ def no_excuse(_one: Ask, _tokens: Sequence[int], _quiet: Sequence[int]) -> bool:
     return False
 
 
-def verdict(
-    got: Sequence[Got], todo: Sequence[Ask], quiet: Sequence[Sequence[int]], excuse: Excuse = no_excuse
-) -> Verdict:
-    """Every request of `todo` is to have been answered once, with the tokens of the quiet run."""
-    lost = wrong = doubled = refused = ties = 0
-    why: list[str] = []
-    by_number = {one.number: one for one in got}
-    for number, ask in enumerate(todo):
-        one = by_number.get(number)
-        if one is None:
-            lost += 1
-            why.append(f"{number}: never sent")
-        elif one.status in (429, 503) and one.retry_after and not one.tokens:
-            refused += 1
-        elif len(one.tokens) > ask.tokens:
-            doubled += 1
-            why.append(f"{number}: {len(one.tokens)} tokens of {ask.tokens}")
-        elif not (one.over and one.status == 200 and one.finish and len(one.tokens) == ask.tokens):
-            lost += 1
-            why.append(f"{number}: {one.status} {one.error} {one.finish} {len(one.tokens)}/{ask.tokens}")
-        elif one.tokens != list(quiet[number]) and excuse(ask, one.tokens, quiet[number]):
-            ties += 1
-        elif one.tokens != list(quiet[number]):
-            wrong += 1
-            at = next(i for i, (a, b) in enumerate(zip(one.tokens, quiet[number], strict=True)) if a != b)
-            why.append(f"{number}: token {at} of {ask.tokens}")
-    return Verdict(len(todo), lost, wrong, doubled, refused, ties, tuple(why[:5]))
+def judged(got: Got, one: Ask, quiet: Sequence[int], excuse: Excuse = no_excuse) -> Judgement:
+    """`lost`: no proper end; `doubled`: more tokens than asked for; `wrong`: others than in the quiet run.
+
+    `refused`: 429 and 503 with Retry-After, before any token; neither lost nor good. `ties`: other tokens, as
+    right as those.
+    """
+    if got.status in (429, 503) and got.retry_after and not got.tokens:
+        return "refused"
+    if len(got.tokens) > one.tokens:
+        return "doubled"
+    if not (got.over and got.status == 200 and got.finish and not got.error and len(got.tokens) == one.tokens):
+        return "lost"
+    if got.tokens == list(quiet):
+        return "good"
+    return "ties" if excuse(one, got.tokens, quiet) else "wrong"

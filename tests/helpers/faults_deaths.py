@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 from random import Random
 
-from helpers.faults_client import Ask, Client, client_of, open_loop
-from helpers.faults_run import Row, Stage, moment, under_fault
+from helpers.faults_client import Ask, Client, client_of, closed_loop, open_loop
+from helpers.faults_run import CLIENTS, Row, Stage, moment, under_fault
 from helpers.faults_watch import Times, Watch, settled, strike, watching
 
 from advisor.deploy.local import RunningEngine
@@ -34,6 +34,17 @@ async def kill(stage: Stage, row: Row, random: Random, *, role: str) -> None:
     row.figures["hit"] = len(row.delays_s)
 
 
+async def kill_all(stage: Stage, row: Row, random: Random) -> None:
+    """SIGKILL every instance at the same moment: requests wait for the first that is back."""
+
+    async def fault(watch: Watch, _: Client) -> Times:
+        await asyncio.sleep(moment(stage.quiet, random))
+        all_times = await asyncio.gather(*(strike(watch, one.name) for one in stage.engine.info.instances))
+        return max(all_times, key=lambda one: one.back_s or 0.0)
+
+    await under_fault(stage, row, fault)
+
+
 async def kills_open_loop(stage: Stage, row: Row, random: Random, *, role: str, kills: int = 3) -> None:
     """Poisson arrivals at 70 % of what the quiet run sustained, and several deaths meanwhile."""
     rate = 0.7 * len(stage.quiet.todo) / stage.quiet.seconds
@@ -49,11 +60,36 @@ async def kills_open_loop(stage: Stage, row: Row, random: Random, *, role: str, 
         return Times(slowest.at_s, max(one.detected_s for one in done), slowest.back_s)
 
     async def load(client: Client, todo: Sequence[Ask]) -> None:
-        await open_loop(client, todo, rate, seed=random.randrange(1 << 30))
+        await open_loop(client, range(len(todo)), todo, rate, seed=random.randrange(1 << 30))
 
     await under_fault(stage, row, fault, load=load)
     row.figures |= {"rate_per_s": rate, "kills": kills}
     row.delays_s = []  # a closed loop of many clients is no measure for them
+
+
+async def chaos(stage: Stage, row: Row, random: Random, *, seconds: float = 60.0) -> None:
+    """Instances die, stall for a while and die again under a load that goes on."""
+    stop = time.monotonic() + seconds
+
+    async def fault(watch: Watch, _: Client) -> None:
+        while time.monotonic() < stop:
+            await asyncio.sleep(random.uniform(0.2, 4.0))
+            now = watch.now(random.choice(stage.engine.info.instances).name)
+            if now.state != "up" or now.pid is None:
+                continue
+            kind = random.choice((signal.SIGKILL, signal.SIGSTOP))
+            row.figures[kind.name] = row.figures.get(kind.name, 0) + 1
+            os.kill(now.pid, kind)
+            if kind is signal.SIGSTOP:
+                await asyncio.sleep(random.uniform(0.1, 3.0))
+                os.kill(now.pid, signal.SIGCONT)
+        await asyncio.gather(*(watch.until(name, lambda one: one.state == "up", 60) for name in watch.seen))
+
+    async def load(client: Client, todo: Sequence[Ask]) -> None:
+        while time.monotonic() < stop:
+            await closed_loop(client, todo, CLIENTS)
+
+    await under_fault(stage, row, fault, load=load)
 
 
 async def alone(stage: Stage, row: Row, random: Random) -> None:

@@ -14,6 +14,8 @@ from helpers.tiny_model import write_tiny_model
 from advisor.deploy.local import RunningEngine, start_engine
 from engine.config import EngineConfig, ModelConfig, PoolConfig, RouterConfig, ServerConfig
 from engine.emulation import EmulatedLink, EmulatedPool, Emulation
+from engine.host import usable_cores
+from engine.launchable import devices
 from engine.step_time.published import TableStepTime
 
 Kind = Literal["tiny", "embedded", "emulated"]
@@ -24,7 +26,7 @@ KV_TOKENS = {"tiny": 8_192, "embedded": 16_384, "emulated": 40_000}
 
 @dataclass(frozen=True)
 class Spec:
-    """A fleet of one kind; `server` are fields of ServerConfig, `steps_ms` an emulated prefill's and decode's."""
+    """A fleet of one kind. `server`: fields of ServerConfig; `steps_ms`: an emulated prefill's and decode's."""
 
     kind: Kind
     prefill: int = 0
@@ -66,7 +68,7 @@ class Spec:
             fault=self.fault,
             log_file=log,
             emulation=_emulation(pools, *self.steps_ms) if self.kind == "emulated" else None,
-            oversubscribe=True,
+            oversubscribe=usable_cores() < devices(config),
         )
 
     def _pools(self) -> tuple[PoolConfig, ...]:
@@ -83,7 +85,7 @@ def tiny_folder(folder: Path) -> Path:
     """A tiny random Llama, with a tokenizer of one word a token."""
     write_tiny_model(folder)
     words = {f"w{number}": number for number in range(VOCAB["tiny"])}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, "w0"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder

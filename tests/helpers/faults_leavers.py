@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import time
+from collections import Counter
 from random import Random
 
 import aiohttp
-from helpers.faults_client import Ask, Client, body_of, client_of, verdict
+from helpers.faults_client import Ask, Client, body_of, client_of
 from helpers.faults_run import Quiet, Row, Stage
 from helpers.faults_watch import Watch, settled, watching
 
@@ -25,26 +25,23 @@ async def leave(stage: Stage, row: Row, random: Random, *, leavers: int) -> None
     decode.
     """
     engine, quiet = stage.engine, stage.quiet
-    longest = max(quiet.took_s)
-    phases: dict[str, int] = {}
+    phases = Counter[str]()
     waited: list[float] = []
     async with client_of(engine.url) as client, watching(engine.url) as watch:
-        for _ in range(-(-leavers // WAVE)):
+        while phases.total() - phases["answered"] < leavers:
             gone = asyncio.Event()
             stay = [asyncio.create_task(_stay(client, quiet, gone, random)) for _ in range(STAYING)]
-            left = [_leave(engine.url, random.choice(quiet.todo), random, longest) for _ in range(WAVE)]
-            for phase in await asyncio.gather(*left):
-                phases[phase] = phases.get(phase, 0) + 1
+            some = random.choices(range(len(quiet.todo)), k=min(leavers, WAVE))
+            left = [_leave(engine.url, quiet.todo[n], random, quiet.took_s[n]) for n in some]
+            phases.update(await asyncio.gather(*left))
             last = time.monotonic()
             gone.set()
             await asyncio.gather(*stay)
             await _nothing_held(watch)
             waited.append(time.monotonic() - last)
         values = await settled(watch)
-    for one in client.got:  # the same thing may have been asked several times
-        again = dataclasses.replace(one, number=0)
-        row.add(verdict([again], [quiet.todo[one.number]], [quiet.tokens[one.number]]))
-    row.figures |= {"leavers": sum(phases.values()), "blocks_back_s": max(waited)} | phases
+    row.take(client.got, quiet)
+    row.figures |= {"leavers": phases.total() - phases["answered"], "blocks_back_s": max(waited), **phases}
     row.figures["aborted"] = values['advise_requests_total{finish_reason="abort"}']
     if max(waited) > BACK_WITHIN_S:
         row.why.append(f"blocks were back after {max(waited):.2f} s")
@@ -56,14 +53,14 @@ async def _stay(client: Client, quiet: Quiet, gone: asyncio.Event, random: Rando
         await client.ask(number, quiet.todo[number])
 
 
-async def _leave(url: str, one: Ask, random: Random, longest: float) -> str:
-    """Ask, go away, and say where that was: `answered`, `whole`, before the `first` token or in the `stream`."""
+async def _leave(url: str, one: Ask, random: Random, took_s: float) -> str:
+    """Ask, go away at some time of the `took_s` that this takes, or after it, and say where that was."""
     body = body_of(one)
     tokens = random.randrange(1, one.tokens) if one.stream and random.random() < 0.5 else None
     where = "left_first" if one.stream else "left_whole"
     async with aiohttp.ClientSession(url) as session:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(None if tokens else random.uniform(0.0, longest)):
+            async with asyncio.timeout(None if tokens else random.uniform(0.0, 1.5 * took_s)):
                 async with session.post("/v1/completions", json=body) as response:
                     async for line in response.content:
                         where = "left_stream" if one.stream else where

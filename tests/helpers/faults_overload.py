@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
 import numpy as np
 from helpers.faults_client import Ask, Got, client_of, closed_loop, open_loop
 from helpers.faults_run import Row, Stage
-from helpers.faults_watch import resident_mb, settled, watching
+from helpers.faults_watch import QUEUED, Watch, resident_mb, settled, watching
 
 from advisor.deploy.local import RunningEngine
 
 REFUSED_WITHIN_S = 0.050
 GOOD_SHARE = 0.9
 GROWTH = 0.05
+LOOK_S = 0.1
 KNEE = (0.6, 0.7, 0.8, 0.9, 1.0)  # of what a closed loop of many clients gets through
 
 
@@ -93,22 +96,36 @@ async def _offer(
     engine: RunningEngine, streams: Sequence[Ask], rate: float, seconds: float, random: Random
 ) -> tuple[list[Got], float]:
     """An open loop; what came of it, and how long the queue was at most."""
-    many = [random.choice(streams) for _ in range(int(rate * seconds))]
-    deepest = 0.0
-    async with client_of(engine.url) as client, watching(engine.url) as watch:
+    numbers = random.choices(range(len(streams)), k=int(rate * seconds))
+    async with client_of(engine.url) as client, watching(engine.url) as watch, deepest_queue(watch) as deepest:
+        await open_loop(client, numbers, streams, rate, seed=random.randrange(1 << 30))
+        await settled(watch)
+    return client.got, deepest.requests
 
-        async def look() -> None:
-            nonlocal deepest
-            while True:
-                deepest = max(deepest, (await watch.metrics())["advise_requests_queued"])
-                await asyncio.sleep(0.1)
 
-        looking = asyncio.create_task(look())
-        await open_loop(client, many, rate, seed=random.randrange(1 << 30))
+@dataclass(slots=True)
+class Deepest:
+    """The most requests that were seen in the queue."""
+
+    requests: float = 0.0
+
+
+@contextlib.asynccontextmanager
+async def deepest_queue(watch: Watch) -> AsyncIterator[Deepest]:
+    """Looks at the queue for as long as the block runs."""
+    deepest = Deepest()
+
+    async def look() -> None:
+        while True:
+            deepest.requests = max(deepest.requests, (await watch.metrics())[QUEUED])
+            await asyncio.sleep(LOOK_S)
+
+    looking = asyncio.create_task(look())
+    try:
+        yield deepest
+    finally:
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
-        await settled(watch)
-    return client.got, deepest
 
 
 def _lasted(got: Sequence[Got]) -> float:

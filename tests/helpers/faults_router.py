@@ -56,7 +56,7 @@ async def router_killed(stage: Stage, row: Row, _: Random) -> None:
     row.take(client.got, quiet)
     row.why.clear()  # that requests are lost is what this row says
     row.figures |= {"open": open_then, "clients_know_s": max(one.ended_s for one in client.got) - at}
-    while any(Path(f"/proc/{pid}/cmdline").exists() for pid in pids) and time.monotonic() < at + 10:
+    while any(map(_runs, pids)) and time.monotonic() < at + 10:
         await asyncio.sleep(0.005)
     row.figures["instances_end_s"] = time.monotonic() - at
     if time.monotonic() >= at + 10:
@@ -76,3 +76,11 @@ async def router_killed(stage: Stage, row: Row, _: Random) -> None:
 async def _health(url: str) -> int:
     async with aiohttp.ClientSession(url) as session, session.get("/health") as response:
         return response.status
+
+
+def _runs(pid: int) -> bool:
+    """Of a zombie there is no command line."""
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:
+        return False

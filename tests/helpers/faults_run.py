@@ -15,11 +15,10 @@ from helpers.faults_client import (
     Client,
     Excuse,
     Got,
-    Verdict,
     client_of,
     closed_loop,
+    judged,
     no_excuse,
-    verdict,
 )
 from helpers.faults_fleets import Spec
 from helpers.faults_watch import Times, Watch, settled, watching
@@ -29,6 +28,7 @@ from advisor.deploy.local import RunningEngine
 Fault = Callable[[Watch, Client], Awaitable[Times | None]]
 Load = Callable[[Client, Sequence[Ask]], Coroutine[None, None, None]]
 CLIENTS = 8
+MOST_WORDS = 5
 
 
 async def eight_clients(client: Client, todo: Sequence[Ask]) -> None:
@@ -81,18 +81,16 @@ class Row:
         return not (self.lost or self.wrong or self.doubled or self.why)
 
     def take(self, got: Sequence[Got], quiet: Quiet) -> None:
-        """Add what the requests of the quiet run got now."""
-        self.add(verdict(got, quiet.todo, quiet.tokens, quiet.excuse))
-
-    def add(self, found: Verdict) -> None:
-        """Add a verdict."""
-        self.requests += found.requests
-        self.lost += found.lost
-        self.wrong += found.wrong
-        self.doubled += found.doubled
-        self.refused += found.refused
-        self.ties += found.ties
-        self.why += found.why
+        """Add what requests of the quiet run got now."""
+        for one in got:
+            ask, tokens = quiet.todo[one.number], quiet.tokens[one.number]
+            judgement = judged(one, ask, tokens, quiet.excuse)
+            self.requests += 1
+            if judgement != "good":
+                setattr(self, judgement, getattr(self, judgement) + 1)
+            if judgement in ("lost", "wrong", "doubled") and len(self.why) < MOST_WORDS:
+                words = f"{one.status} {one.error or one.finish}, {len(one.tokens)} of {ask.tokens} tokens"
+                self.why.append(f"{judgement} {one.number}: {words}")
 
 
 async def quiet_run(engine: RunningEngine, todo: list[Ask], clients: int, excuse: Excuse = no_excuse) -> Quiet:
@@ -104,8 +102,7 @@ async def quiet_run(engine: RunningEngine, todo: list[Ask], clients: int, excuse
         await settled(watch)
     by_number = sorted(client.got, key=lambda one: one.number)
     tokens = [one.tokens for one in by_number]
-    found = verdict(by_number, todo, tokens)
-    assert found == (len(todo), 0, 0, 0, 0, 0, ()), found
+    assert all(judged(*every) == "good" for every in zip(by_number, todo, tokens, strict=True))
     return Quiet(todo, tokens, [one.took_s for one in by_number], seconds, excuse)
 
 
@@ -121,6 +118,7 @@ async def under_fault(stage: Stage, row: Row, fault: Fault, *, load: Load = eigh
             loading.cancel()
         values = await settled(watch)
     row.take(client.got, quiet)
+    row.lost += len(set(range(len(quiet.todo))) - {one.number for one in client.got})
     if times is not None:
         row.figures |= {"detected_s": times.detected_s, "back_s": times.back_s}
         row.delays_s = delays(client.got, quiet, times.at_s)

@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from random import Random
 
 from helpers.faults_client import Ask, no_excuse
-from helpers.faults_deaths import alone, faulty_link, hang, holders, kill, kills_open_loop, stall
+from helpers.faults_deaths import (
+    alone,
+    chaos,
+    faulty_link,
+    hang,
+    holders,
+    kill,
+    kill_all,
+    kills_open_loop,
+    stall,
+)
 from helpers.faults_fleets import Spec
 from helpers.faults_leavers import leave
 from helpers.faults_overload import Target, overload
 from helpers.faults_router import router_killed, sigterm
-from helpers.faults_run import CLIENTS, Row, Stage, quiet_run
+from helpers.faults_run import CLIENTS, Quiet, Row, Stage, quiet_run
+
+from advisor.deploy.local import RunningEngine
 
 Run = Callable[[Stage, Row, Random], Awaitable[None]]
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One line of the table. `run` happens to a running fleet, `repeats` times; `fresh`: each time to a new one.
+    """A line of the table: `run` happens to a running fleet, `repeats` times; `fresh`: each time to a new one.
 
     `clients` ask `requests` of `spec`'s model in the quiet run, whose tokens are the right ones; prompts of up
     to `longest` tokens, `output` tokens at least and at most.
@@ -49,14 +62,30 @@ class Scenario:
         return self.spec.asks(self.requests, seed=1, longest=self.longest, output=self.output)
 
 
+@contextlib.contextmanager
+def ready(scenario: Scenario, folder: Path, log: Path | None = None) -> Iterator[Stage]:
+    """A running fleet, and the quiet run of one without a `--fault`; `folder` is the tiny model's."""
+    spec = scenario.spec
+    excuse = ties if spec.kind == "embedded" else no_excuse
+
+    def quiet_of(engine: RunningEngine) -> Quiet:
+        return asyncio.run(quiet_run(engine, scenario.todo(), scenario.clients, excuse))
+
+    if spec.fault is None:
+        with spec.start(folder, log=log) as engine:
+            yield Stage(engine, quiet_of(engine), spec, folder, log)
+        return
+    with replace(spec, fault=None).start(folder, log=log) as engine:
+        quiet = quiet_of(engine)
+    with spec.start(folder, log=log) as engine:
+        yield Stage(engine, quiet, spec, folder, log)
+
+
 def rows(scenario: Scenario, repeats: Sequence[int], folder: Path, log: Path | None = None) -> Iterator[Row]:
-    """Run these repeats; `folder` is the tiny model's. What does not hold, or raises, is said in the row."""
+    """Run these repeats; `folder` is the tiny model's."""
     left = list(repeats)
     while left:
-        with scenario.spec.start(folder, log=log) as engine:
-            excuse = ties if scenario.spec.kind == "embedded" else no_excuse
-            quiet = asyncio.run(quiet_run(engine, scenario.todo(), scenario.clients, excuse))
-            stage = Stage(engine, quiet, scenario.spec, folder, log)
+        with ready(scenario, folder, log) as stage:
             usable = True
             while left and usable:
                 row = one_row(scenario, stage, left.pop(0))
@@ -65,7 +94,7 @@ def rows(scenario: Scenario, repeats: Sequence[int], folder: Path, log: Path | N
 
 
 def one_row(scenario: Scenario, stage: Stage, repeat: int) -> Row:
-    """One repeat."""
+    """One repeat; what does not hold, or raises, is said in the row."""
     row = Row(scenario.name, scenario.spec.words, repeat, at=time.strftime("%Y-%m-%d %H:%M"))
     try:
         asyncio.run(scenario.run(stage, row, Random(f"{scenario.key} {repeat}")))
@@ -131,9 +160,15 @@ SUITE = (
     Scenario("prefill instance killed", tiny(1, 1), KILL_PREFILL, 10),
     Scenario("prefill instance killed", tiny(2, 2), KILL_PREFILL, 10),
     Scenario("prefill instance killed", emulated(1, 1), KILL_PREFILL, 10),
+    Scenario("every instance killed at once", tiny(1, 1), kill_all, 10),
+    Scenario("every instance killed at once", tiny(2, 2), kill_all, 5),
+    Scenario("decode instance killed, slow link", tiny(1, 1, fault="slow-link:1e6"), KILL_DECODE, 10),
+    Scenario("prefill instance killed, slow link", tiny(1, 1, fault="slow-link:1e6"), KILL_PREFILL, 10),
     Scenario(
         "last decode instance killed, no restart", tiny(1, 1, server={"restart": False}), alone, 5, fresh=True
     ),
+    Scenario("kills and stalls for 60 s", tiny(1, 1, fault="transfer-fail:0.05"), chaos, 3),
+    Scenario("kills and stalls for 60 s", emulated(2, 2, fault="transfer-corrupt:0.05"), chaos, 3),
     Scenario("decode instance stopped for 3 s", tiny(1, 1), partial(stall, role="decode"), 3),
     Scenario("prefill instance stopped for 3 s", tiny(1, 1), partial(stall, role="prefill"), 3),
     Scenario("decode instance hangs", tiny(1, 1), partial(hang, role="decode"), 3),
@@ -145,6 +180,12 @@ SUITE = (
     Scenario(
         "5 % of copies corrupt",
         tiny(1, 1, fault="transfer-corrupt:0.05"),
+        partial(faulty_link, result="corrupt"),
+        3,
+    ),
+    Scenario(
+        "5 % of copies corrupt",
+        emulated(2, 2, fault="transfer-corrupt:0.05"),
         partial(faulty_link, result="corrupt"),
         3,
     ),

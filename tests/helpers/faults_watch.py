@@ -43,7 +43,7 @@ class Watch:
         now = time.monotonic()
         self.silent_s = max(self.silent_s, now - began)
         for one in health["instances"]:
-            # When it was asked is too early for what changed meanwhile, when it answered too late: never better.
+            # As of the answer: late rather than early for what changed meanwhile.
             seen = Seen(now, one["state"], one["pid"], health["degraded"])
             self.seen.setdefault(one["name"], []).append(seen)
         return health
@@ -114,29 +114,32 @@ async def strike(watch: Watch, name: str, number: int = signal.SIGKILL, *, back:
 
 
 async def settled(watch: Watch, within_s: float = 10.0) -> dict[str, float]:
-    """Wait until nothing is queued, runs, is leased or held; the metrics then. Fails where blocks are missing."""
+    """Wait until nothing is queued, runs, is leased or held; the metrics then. Fails if a block is gone."""
     deadline = time.monotonic() + within_s
     while True:
         values = await watch.metrics()
-        left = {
-            name: values[name]
-            for name in ("advise_requests_queued", "advise_requests_running", "advise_leases", USED)
-            if values[name]
-        }
+        left = [name for name in (QUEUED, RUNNING, LEASES, USED) if values[name]]
+        # A replacement says what it has only once it first rests.
+        left += [
+            one for one in watch.seen if watch.now(one).state == "up" and not values[_blocks(one, "total")]
+        ]
         if not left:
             break
-        assert time.monotonic() < deadline, f"after {within_s:g} s: {left}"
+        assert time.monotonic() < deadline, f"after {within_s:g} s: {[(one, values.get(one)) for one in left]}"
         await asyncio.sleep(0.02)
     for name in watch.seen:
-        have = {state: values[f'advise_kv_blocks{{instance="{name}",state="{state}"}}'] for state in STATES}
-        assert have["free"] + have["cached"] == have["total"], f"{name}: {have}"
-        assert watch.now(name).state != "up" or have["total"] > 0, f"{name} has no blocks"
+        free, cached, total = (values[_blocks(name, state)] for state in ("free", "cached", "total"))
+        assert free + cached == total, f"{name}: {free:g} free + {cached:g} cached of {total:g}"
     assert values.get("advise_invariant_violations_total", 0) == 0, "an idle self-check failed"
     return values
 
 
+QUEUED, RUNNING, LEASES = "advise_requests_queued", "advise_requests_running", "advise_leases"
 USED = 'advise_kv_blocks{state="used"}'
-STATES = ("free", "cached", "used", "total")
+
+
+def _blocks(name: str, state: str) -> str:
+    return f'advise_kv_blocks{{instance="{name}",state="{state}"}}'
 
 
 def resident_mb(pid: int) -> float:

@@ -13,7 +13,6 @@ HANDOVER = "engine/fleet/handover.py"
 CORE = "engine/core.py"
 SCHEDULER = "engine/scheduler.py"
 DRIVER = "engine/server/driver.py"
-FRONT = "engine/server/front.py"
 WORLD = "tests/helpers/fleet_process.py"
 
 
@@ -211,20 +210,6 @@ DEFECTS = (
         "                max(cached_tokens + 1, len(one.prompt) - 1),\n",
     ),
     Defect(
-        "the answer to a Pull starts the decode a second time where it comes twice",
-        "50",
-        FRONT,
-        "                self._links.copied(report, now)\n",
-        "                self._links.copied(report, now)\n                self._links._done += [report] * (report.result == 'ok' and report.attempt % 3 == 0)\n",
-    ),
-    Defect(
-        "tokens of an attempt that is over reach the client",
-        "76",
-        FRONT,
-        "if ticket is None or ticket.attempt != event.attempt:",
-        "if ticket is None:",
-    ),
-    Defect(
         "the puller does not ask again after its copy, nor compares checksums",
         "54",
         WORLD,
@@ -242,8 +227,8 @@ DEFECTS = (
         "a puller that gave up goes on writing",
         "53, 61",
         WORLD,
-        "        copy.over = True\n",
-        "        copy.over = reason != 'timeout'\n        copy.questions -= reason == 'timeout'\n",
+        "        copy.over = True\n        del self.copies[job.request_id]\n",
+        "        copy.over = reason != 'timeout'\n        self.copies.pop(job.request_id, None)\n",
     ),
     Defect(
         "a copy that fails is not reported",

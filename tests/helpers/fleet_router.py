@@ -1,13 +1,13 @@
 """The router of a random fleet: the real front over instances of the same clock, and what its clients see.
 
-Owns the connections. `check` compares the fleet's books with what the instances hold, and every stream with what
-the model answers without any engine.
+Owns the connections. `check` compares the fleet's books with what the instances hold, and every stream with
+what the model answers without any engine.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +20,7 @@ from helpers.fleet_wire import Channel, Delays
 from engine.fleet.fleet import Fleet
 from engine.fleet.journey import LEASED, Phase
 from engine.request import Request
-from engine.server.front import Front
+from engine.server.front import Front, Instances
 from engine.server.links import Links
 from engine.server.messages import (
     Abort,
@@ -35,16 +35,15 @@ from engine.server.messages import (
     Stepped,
 )
 from engine.server.observer import Observer
-from engine.server.supervisor import Supervisor
 from engine.server.ticket import Ticket
 from engine.transfer.layout import Peer
 
-BEAT_S = TICK_S = 1.0
+TICK_S = 1.0
 
 
 @dataclass
 class Link:
-    """A connection to one process. `peer` None: it has not said yet where its KV is."""
+    """A connection to one process."""
 
     process: Process
     orders: Channel[Order]
@@ -57,13 +56,13 @@ class Link:
 
     @property
     def silent(self) -> bool:
-        """Nothing is on its way, and the process would read it."""
-        return not (self.orders.on_the_way or self.reports.on_the_way) and self.process.alive
+        """Nothing is on its way, either way."""
+        return not (self.orders.on_the_way or self.reports.on_the_way)
 
 
 @dataclass
 class Member:
-    """As the supervisor's: the parts that the front looks at."""
+    """An instance as the front knows it. `link` None: it is known to be dead."""
 
     link: Link | None = None
     peer: Peer | None = None
@@ -92,64 +91,63 @@ class _Nobody:
 
 @dataclass
 class Router:
-    """Front, fleet and connections of one start of the router. It is its front's supervisor."""
+    """Front, fleet and connections of one start of the router: the front's `Instances`.
 
-    fleet: Fleet
+    `clients` are those not answered to the end, `starting` the places where a process is being started.
+    """
+
     setting: Setting
     delays: Delays
-    shared_block: int
-    clients: dict[str, Client] = field(default_factory=dict)  # of this start
+    clients: dict[str, Client] = field(default_factory=dict)
     starting: set[int] = field(default_factory=set)
-    answers: deque[Report] = field(default_factory=lambda: deque(maxlen=30))
 
     def __post_init__(self) -> None:
-        self.members = [Member() for _ in self.setting.places]
+        shape, clock = self.setting.shape, self.setting.clock
+        self.members = [Member() for _ in shape.places]
+        self.fleet = Fleet(shape.pools, shape.router, max_queued=shape.most_queued, lease_s=shape.lease_s)
         self.front = Front(
             self.fleet,
-            cast(Supervisor, self),
+            cast(Instances, self),
             cast(Observer, _Nobody()),
             links=Links(),
-            shared_block=self.shared_block,
-            clock=lambda: self.setting.clock.now,
+            shared_block=shape.block_size,
+            clock=lambda: clock.now,
         )
 
-    # What the front calls.
+    @property
+    def serves(self) -> bool:
+        """Somebody may take new requests."""
+        return bool(self.fleet._roster.starts)
 
     def send(self, index: int, order: Order) -> None:
+        """As the front's `Instances`. A renewal of leases may be lost, late or doubled."""
         link = self.members[index].link
         assert link is not None, "an order for an instance that is known to be dead"
         self.setting.counts[type(order).__name__] += 1
-        if isinstance(order, Renew):
-            process = link.process
-            self.setting.plane.carry(
-                "renew",
-                partial(process.run, "renew", lambda: process.obey(order) if link.orders.open else None),
-            )
-        else:
-            link.orders.send(order)
+        if not isinstance(order, Renew):
+            return link.orders.send(order)
+        process, orders = link.process, link.orders
+
+        def renew() -> None:
+            if orders.open:
+                process.obey(order)
+
+        return self.setting.plane.carry("renew", partial(process.run, "renew", renew))
 
     # What the world does.
 
     def connect(self, process: Process) -> Link:
-        """A connection to a process that serves; the fleet hears of it with `came_up`."""
+        """A connection to a process that serves; the front hears of it with `came_up`."""
         clock, index = self.setting.clock, process.place.index
         orders: Channel[Order] = Channel(
             clock, self.delays, f"order to {process.nonce}", process.obey, lambda: process.paused_until
         )
-        link = Link(process, orders, Channel(clock, self.delays, "report", self.heard_from(index)), clock.now)
+        reports: Channel[Report] = Channel(
+            clock, self.delays, f"report of {process.nonce}", partial(self._heard, index)
+        )
+        link = Link(process, orders, reports, clock.now)
         self.members[index] = Member(link, process.peer)
         return link
-
-    def heard_from(self, index: int) -> Callable[[Report], None]:
-        def heard(report: Report) -> None:
-            link = self.members[index].link
-            assert link is not None
-            if not isinstance(report, Stepped):
-                self.answers.append(report)
-            self.setting.counts[type(report).__name__] += 1
-            self.front.heard(index, report)
-
-        return heard
 
     def beat(self, link: Link) -> None:
         """A beat has arrived."""
@@ -158,21 +156,6 @@ class Router:
         link.heard_at = self.setting.clock.now
         return self.front.heard(link.process.place.index, Beat(0.0, 0.0))
 
-    def repeat(self) -> None:
-        """An answer that was heard before comes again."""
-        if not self.answers:
-            return
-        answer = self.setting.random.choice(self.answers)
-        now, do = self.setting.clock.now, self.front._do
-        if isinstance(answer, Pulled):
-            tell = self.fleet.pulled if answer.result == "ok" else self.fleet.pull_failed
-            do(tell(answer.request_id, answer.attempt, now), now)
-        elif isinstance(answer, Reserved):
-            do(self.fleet.reserved(answer.request_id, answer.attempt, answer.cached_tokens), now)
-        elif isinstance(answer, Refused):
-            do(self.fleet.finished(answer.request_id, answer.attempt), now)
-        self.setting.counts["answer doubled"] += 1
-
     def submit(self, choices: list[Request]) -> None:
         """A request, or choices of one prompt."""
         answer = answer_alone(choices[0])
@@ -180,20 +163,19 @@ class Router:
             self.clients[ticket.request.id] = Client(ticket, answer)
             self.setting.counts["request"] += 1
 
-    def abort(self, name: str) -> None:
+    def leave(self, name: str) -> None:
+        """A client is gone, or has read what it wanted."""
         client = self.clients[name]
         client.left = True
-        if client.ticket.ending is None and self.setting.random.random() < 0.3:
-            return self.front.finish(client.ticket)
-        return self.front.abort(client.ticket)
+        gone = self.setting.random.random() < 0.7
+        (self.front.abort if gone else self.front.finish)(client.ticket)
 
     def tick(self) -> None:
         """As the front's task; clients wait meanwhile, where somebody could serve them."""
         now = self.setting.clock.now
         self.front._do(self.fleet.tick(now), now)
-        if self.fleet._roster.starts:
-            for client in self.clients.values():
-                client.waited_s += TICK_S
+        for client in self.clients.values():
+            client.waited_s += TICK_S * self.serves
 
     def went_down(self, index: int) -> None:
         """The process is known to be dead: nothing that it said is heard from now on."""
@@ -203,9 +185,48 @@ class Router:
             self.members[index].link = None
             self.front.went_down(index)
 
+    def close(self) -> None:
+        """The router is gone."""
+        for member in self.members:
+            if member.link is not None:
+                member.link.close()
+
+    def _heard(self, index: int, report: Report) -> None:
+        setting = self.setting
+        setting.counts[type(report).__name__] += 1
+        if setting.random.random() < setting.shape.twice:
+            wait = setting.random.choice([0.0, 1.0, 10.0]) + self.delays()
+            setting.clock.after(wait, "the same answer", partial(self._again, report))
+        self.front.heard(index, report)
+
+    def _again(self, answer: Report) -> None:
+        """The fleet is told once more what it was told before."""
+        now, fleet, do = self.setting.clock.now, self.fleet, self.front._do
+        if isinstance(answer, Pulled):
+            tell = fleet.pulled if answer.result == "ok" else fleet.pull_failed
+            do(tell(answer.request_id, answer.attempt, now), now)
+        elif isinstance(answer, Reserved):
+            do(fleet.reserved(answer.request_id, answer.attempt, answer.cached_tokens), now)
+        elif isinstance(answer, Refused):
+            do(fleet.finished(answer.request_id, answer.attempt), now)
+        elif isinstance(answer, Stepped):
+            for event in answer.events:
+                self._token_again(event.request_id, event.attempt, event.token, event.reason, now)
+        self.setting.counts["answer doubled"] += 1
+
+    def _token_again(self, name: str, attempt: int, token: int | None, reason: str | None, now: float) -> None:
+        """Only of the first token of an attempt, and of ends that are surely ones, is the fleet told."""
+        if reason in (None, "length") and token is not None and name in self.clients:
+            journey = self.fleet._journeys.get(name)
+            if journey is not None and journey.phase is not Phase.PREFILLING:
+                self.front._do(self.fleet.prefilled(name, attempt, token, now), now)
+        elif name not in self.clients:
+            self.front._do(self.fleet.finished(name, attempt), now)
+
     # What must hold.
 
     def check(self) -> None:
+        """Everything that must hold after every event."""
         self.front.check_invariants()
         self._check_streams()
         holdings = self.fleet.holdings()
@@ -224,41 +245,37 @@ class Router:
                 self._check_quiet(link.process, holdings, held)
 
     def _check_quiet(self, process: Process, holdings: Counter[tuple[int, str]], held: set[str]) -> None:
-        """Nobody says anything: what is thought to be at an instance is there."""
+        """Nothing is on its way: what is thought to be at an instance is there, and what is awaited will come."""
         index = process.place.index
-        for (where, name), _ in holdings.items():
+        for where, name in holdings:
             if where != index:
                 continue
             journey = self.fleet._journeys[name]
+            phase, target = journey.phase, journey.target
             if name not in held:
-                gone = journey.phase in LEASED and name in process.reclaimed
-                assert gone, f"{index} does not hold {name}, which is {journey.phase.value}"
-            elif (
-                journey.target
-                and journey.target.index == index
-                and journey.phase in (Phase.PULLING, Phase.VOID)
-            ):
-                assert name in process.copies, f"nobody copies for {name}, and nobody will say so"
+                gone = phase in LEASED and name in process.reclaimed
+                assert gone, f"{index} does not hold {name}, which is {phase.value}"
+            elif target and target.index == index and phase in (Phase.PULLING, Phase.VOID):
+                assert name in process.puller.copies, f"nobody copies for {name}, and nobody will say so"
 
     def _check_streams(self) -> None:
         over = []
         for name, client in self.clients.items():
-            ticket = client.ticket
-            tokens = ticket.tokens
+            tokens = client.ticket.tokens
             if len(tokens) > client.seen:
                 got, expected = tokens[client.seen :], client.answer[client.seen : len(tokens)]
                 assert got == expected, f"{name} was told {got} instead of {expected}"
                 client.seen = len(tokens)
-            if ticket.ending is not None:
+            if client.ticket.ending is not None:
                 over.append(name)
         for name in over:
             self._ended(name, self.clients.pop(name))
 
     def _ended(self, name: str, client: Client) -> None:
         ending = cast(Any, client.ticket.ending)
-        self.setting.counts[f"ended: {ending.why or ending.reason}"] += 1
+        counts = self.setting.counts
+        counts[f"ended: {ending.why or ending.reason}"] += 1
         assert name not in self.front._open
         if ending.reason in ("length", "stop") and not client.left:
             assert len(client.ticket.tokens) == len(client.answer), f"{name} was told that this is all"
-        slowest = self.setting.counts["slowest s"]
-        self.setting.counts["slowest s"] = max(slowest, round(client.waited_s))
+        counts["slowest s"] = max(counts["slowest s"], round(client.waited_s))

@@ -1,41 +1,24 @@
 """Random lives of a whole split on a virtual clock: router, fleet, drivers, cores, lease tables and copies.
 
-A World is one fleet of random shape and policy whose instances die, pause and come back between any two events,
-whose clients leave in any phase, whose KV plane loses, doubles and overtakes, and whose router restarts. What it
-holds is checked after every event (`Router.check`). A world ends with a calm in which all must be over in bounded
-time and every block must be back.
+A World is one fleet of random shape whose instances die, pause and come back between any two events, whose
+clients leave in any phase, whose KV plane loses, doubles and overtakes, and whose router restarts. After every
+event `Router.check` says whether all is well. A world ends with a calm in which all must be over in bounded time
+and every block must be back.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from random import Random
 
-from helpers.core_soak import DOCUMENT
-from helpers.echo import VOCAB
-from helpers.fleet_process import MAX_LEN, Memory, Place, Process, Setting
-from helpers.fleet_router import BEAT_S, TICK_S, Link, Router
+from helpers.fleet_process import Memory, Place, Process, Setting
+from helpers.fleet_router import TICK_S, Link, Router
+from helpers.fleet_shape import Shape, choices
 from helpers.fleet_wire import FOREVER, Clock, Delays, KvPlane
 
-from engine.config import PoolConfig, RouterConfig
-from engine.fleet.fleet import Fleet
-from engine.request import Request, SamplingParams
-
-SHAPES = (
-    {"prefill": 1, "decode": 1},
-    {"prefill": 1, "decode": 1},
-    {"prefill": 2, "decode": 1},
-    {"prefill": 1, "decode": 2},
-    {"prefill": 2, "decode": 2},
-    {"prefill": 1, "decode": 3},
-    {"colocated": 2},
-    {"colocated": 1, "prefill": 1, "decode": 1},
-    {"colocated": 2, "prefill": 1, "decode": 2},
-)
-LONGEST_S = 300.0  # of a request that somebody could serve, whatever happens
+BEAT_S = 1.0
+LONGEST_S = 300.0  # that a request takes while somebody could serve it, whatever else happens
 
 
 class World:
@@ -43,55 +26,32 @@ class World:
 
     def __init__(self, seed: int, counts: Counter[str]) -> None:
         self.random = random = Random(seed)
+        self.shape = shape = Shape(random)
+        self.clock = clock = Clock()
         self.counts = counts
-        self.clock = Clock()
+        control, plane = (Delays(random, shape.delay_s, tail) for tail in shape.tails)
+        self.delays = control
+        self.plane = KvPlane(clock, random, plane, counts, loss=shape.loss, twice=shape.doubled)
+        self.places = [
+            Place(index, one, Memory(one.num_blocks, shape.block_size)) for index, one in enumerate(shape.places)
+        ]
+        self.setting = Setting(shape, clock, random, self.plane, counts, self.places)
+        self.epochs: Counter[int] = Counter()
         self.happened = self.names = 0
         self.calm = False
-        mean = random.choice([0.001, 0.02, 0.2])
-        self.delays = Delays(random, mean, random.choice([5, 30]))
-        plane = KvPlane(
-            self.clock,
-            random,
-            Delays(random, mean, random.choice([5, 30])),
-            counts,
-            loss=random.choice([0.0, 0.02, 0.1]),
-            twice=random.choice([0.0, 0.1]),
-        )
-        self.block_size = random.choice([1, 4, 4, 16])
-        self.more_tokens = random.choice([(0, 10), (0, 10), (0, 60), (60, 200)])
-        self.step_s = random.choice([0.02, 0.05, 0.2])
-        self.lease_s = random.choice([2.0, 6.0, 30.0])
-        self.hung_s = random.choice([4.0, 8.0])
-        self.pools = self._pools(random.choice(SHAPES))
-        self.router_config = RouterConfig(
-            policy=random.choice(["round_robin", "least_loaded", "prefix_affinity"]),
-            bypass=random.random() < 0.4,
-            on_partner_loss=random.choice(["colocate", "colocate", "reject"]),
-        )
-        members = [pool for pool in self.pools for _ in range(pool.count)]
-        places = [self._place(index, pool) for index, pool in enumerate(members)]
-        spoiled = random.choice([0.05, 0.05, 0.4])
-        self.setting = Setting(self.clock, random, plane, places, counts, self.lease_s, spoiled)
-        self.longest = min(MAX_LEN, *((place.num_blocks - 1) * self.block_size + 1 for place in places))
-        self.epochs = Counter[int]()
-        self.most_open = random.choice([3, 8, 20])
-        self.most_queued = random.choice([self.most_open // 2 + 1, 30])
-        self.arrival_s = self.step_s * random.choice([0.5, 2, 6])
-        self.fault = random.choice([0.002, 0.01, 0.04])  # a chance, between two events
-        self.weights = [random.choice([0, 1, 4]), *(random.choice([0, 1, 3]) for _ in range(4)), 0.1]
-        self.abort_weight = random.choice([1, 5, 20])
-        self.restarts = random.random() < 0.85
-        self.begin()
-        self._every(TICK_S, "tick", self._tick)
+        self.router = self._new_router()
+        clock.after(TICK_S, "tick", self._tick)
         self._arrive()
 
     def run(self, events: int) -> None:
         """So many events, then no new ones until all is over."""
-        acts = [self.die, self.pause, self.drain, self.replace, self.repeat, self.begin, self.abort]
-        weights = [*self.weights, self.abort_weight]
+        acts = [self.die, self.pause, self.drain, self.replace, self.restart_router]
         while self.happened < events:
-            if self.random.random() < self.fault:
-                self.random.choices(acts, weights)[0]()
+            if self.random.random() < self.shape.faults:
+                self.random.choices(acts, self.shape.weights)[0]()
+                self._event()
+            if self.random.random() < self.shape.leaves:
+                self.leave()
                 self._event()
             self.clock.step()
             self._event()
@@ -100,285 +60,206 @@ class World:
     def settle(self) -> None:
         """Nothing else breaks: all ends in time, and then nothing is held anywhere."""
         self.calm = True
-        self.setting.plane.quiet()
+        self.plane.quiet()
         self._rejoin()
         by = self.clock.now + LONGEST_S
         while not self._over():
             assert self.clock.now < by, f"not over: {self._rest()}"
             self.clock.step()
             self._event()
-        router = self.router
-        assert not router.clients
-        assert router.fleet.leases == sum(router.fleet.loads()) == 0
-        for place in self.setting.places:
-            if place.process is not None and place.process.alive:
-                stats = place.process.core.stats()
-                assert stats.blocks_free + stats.blocks_cached == stats.blocks_total
-                assert not place.process.driver._open, "the driver remembers requests that are over"
+        fleet = self.router.fleet
+        assert not self.router.clients
+        assert fleet.leases == sum(fleet.loads()) == 0
+        for process in self._alive():
+            stats = process.core.stats()
+            assert stats.blocks_free + stats.blocks_cached == stats.blocks_total, "blocks leak"
+            assert not process.driver._open, "the driver remembers requests that are over"
 
     # What may happen between any two events.
 
     def die(self) -> None:
-        """A process is gone at once; its router hears of it later, and of what it said before perhaps not."""
+        """A process is gone at once; its router hears of it a little later, and of what it said before."""
         process = self._some_process()
-        if process is None:
-            return
-        process.alive = False
-        self.counts["death"] += 1
-        self._after_notice(process, self.random.choice([0.0, 0.005, 0.5]))
+        if process is not None:
+            process.alive = False
+            self.counts["death"] += 1
+            self._notice(process, self.random.choice([0.0, 0.005, 0.5]))
 
     def pause(self) -> None:
-        """SIGSTOP; for ever, or until it goes on. Silent for too long, it is declared dead, and killed later."""
+        """SIGSTOP: for ever, or until it goes on. Who is silent for too long is declared dead, and killed later."""
         process = self._some_process()
-        if process is None:
-            return
-        seconds = self.random.choice([0.5, 3.0, 3.0, self.lease_s, 2 * self.hung_s, FOREVER])
-        process.paused_until = max(process.paused_until, self.clock.now + seconds)
-        self.counts["pause"] += 1
+        if process is not None:
+            some = [0.5, 3.0, 3.0, self.shape.lease_s, 2 * self.shape.hung_s, FOREVER]
+            process.paused_until = max(process.paused_until, self.clock.now + self.random.choice(some))
+            self.counts["pause"] += 1
 
     def drain(self) -> None:
-        """Give an instance nothing new, and replace it some time later."""
+        """Give an instance nothing new, and end it some time later."""
         process = self._some_process()
-        if process is None or self.random.random() < 0.5:
-            return
-        self.router.fleet.drain(process.place.index)
-        self.counts["drain"] += 1
-        wait = self.random.choice([0.1, 5.0])
-        self.clock.after(wait, f"end of {process.nonce}", lambda: self._killed(process))
+        if process is not None:
+            self.router.fleet.drain(process.place.index)
+            self.counts["drain"] += 1
+            wait = self.random.choice([0.1, 5.0])
+            self.clock.after(wait, f"end of {process.nonce}", partial(self._end, process))
 
     def replace(self) -> None:
-        """A process dies, and its router hears of that with its replacement, if it restarts them."""
+        """A process dies, and its router hears of that with its replacement."""
         process = self._some_process()
-        if process is None or not self.restarts:
-            return
-        process.alive = False
-        self.counts["replaced"] += 1
-        self._start_later(process.place, self.router)
+        if process is not None and self.shape.restarts:
+            process.alive = False
+            self.counts["replaced"] += 1
+            self._start_later(process.place, self.router)
 
-    def repeat(self) -> None:
-        """An answer comes twice."""
-        self.router.repeat()
-
-    def abort(self) -> None:
+    def leave(self) -> None:
         """A client leaves; at times one that has been answered, or never was."""
         names = list(self.router.clients)
         if names and self.random.random() < 0.95:
-            self.counts["abort"] += 1
-            self.router.abort(self.random.choice(names))
+            self.counts["leave"] += 1
+            self.router.leave(self.random.choice(names))
         else:
-            assert self.router.fleet.aborted(f"r{self.random.randrange(self.names + 1)}x") == []
+            assert self.router.fleet.aborted(f"r{self.names + self.random.randrange(9)}") == []
 
-    def begin(self) -> None:
-        """The router starts, again perhaps: instances of the one before end with it, and so do its requests."""
-        for place in self.setting.places:
-            if place.process is not None:
-                place.process.alive = False
-        old = getattr(self, "router", None)
-        if old is not None:
-            for member in old.members:
-                if member.link is not None:
-                    member.link.close()
-            self.counts["router restarted"] += 1
-            self.counts["ended by router restart"] += len(old.clients)
-        fleet = Fleet(self.pools, self.router_config, max_queued=self.most_queued, lease_s=self.lease_s)
-        self.router = Router(fleet, self.setting, self.delays, self.block_size)
-        for place in self.setting.places:
-            self._start(place, self.router)
-            self.router.front.came_up(place.index)
+    def restart_router(self) -> None:
+        """All instances end with it, and with them all requests; nothing is left but what is in their memories."""
+        for process in self._alive():
+            process.alive = False
+        self.router.close()
+        self.counts["router restarted"] += 1
+        self.counts["ended: with the router"] += len(self.router.clients)
+        self.router = self._new_router()
 
     # Processes.
 
-    def _start(self, place: Place, router: Router) -> Process:
-        """A new process that its router is connected to."""
+    def _new_router(self) -> Router:
+        self.router = Router(self.setting, self.delays)
+        for place in self.places:
+            self._start(place, self.router)
+        return self.router
+
+    def _start(self, place: Place, router: Router) -> None:
+        """A process that its router is connected to, and that beats."""
+        assert place.process is None or not place.process.alive, "two processes at one place"
         self.epochs[place.index] += 1
-        process = Process(
-            place, self.epochs[place.index], self.setting, lambda report: link.reports.send(report)
-        )
+        epoch = self.epochs[place.index]
+        process = Process(place, epoch, self.setting, lambda report: link.reports.send(report))
         link = router.connect(process)
-        process.later(self.random.random() * BEAT_S, "beat", partial(self._beat, link))
-        return process
+        router.front.came_up(place.index)
+        process.later(self.random.random() * BEAT_S, "beat", partial(self._beat, router, link))
 
     def _start_later(self, place: Place, router: Router) -> None:
-        """The next process takes the place's memory, loads, and serves some time after."""
-        wait = self.random.choice([0.0, 0.3, 3.0, 20.0])
-        if place.index in router.starting:
+        """The next process at a place serves some time from now."""
+        if place.index in router.starting or not (self.shape.restarts or self.calm):
             return
         router.starting.add(place.index)
 
-        def serve() -> None:
-            if self.router is router:
-                router.starting.discard(place.index)
-                assert place.process is None or not place.process.alive, "two processes at one place"
-                if router.members[place.index].link is not None:
-                    router.went_down(place.index)
-                self._start(place, router)
-                router.front.came_up(place.index)
-                self.counts["restart"] += 1
+        def start() -> None:
+            if self.router is not router:
+                return self.clock.void()
+            router.starting.discard(place.index)
+            router.went_down(place.index)
+            self.counts["restart"] += 1
+            return self._start(place, router)
 
-        self.clock.after(wait, f"start of {place.index}", serve)
+        self.clock.after(self.random.choice([0.0, 0.3, 3.0, 20.0]), f"start of {place.index}", start)
 
-    def _after_notice(self, process: Process, wait: float) -> None:
-        router = self.router
+    def _notice(self, process: Process, wait: float) -> None:
+        """The end of a process is heard of, and another one is started."""
+        router, index = self.router, process.place.index
 
         def notice() -> None:
-            link = router.members[process.place.index].link
-            if self.router is router and link is not None and link.process is process:
-                router.went_down(process.place.index)
-                if self.restarts or self.calm:
-                    self._start_later(process.place, router)
+            link = router.members[index].link
+            if self.router is not router or link is None or link.process is not process:
+                return self.clock.void()
+            router.went_down(index)
+            return self._start_later(process.place, router)
 
         self.clock.after(wait, f"notice of {process.nonce}", notice)
 
-    def _killed(self, process: Process) -> None:
-        """A process that was to go; declared dead before, it may have gone on alone until now."""
-        if process.alive:
-            process.alive = False
-            self._after_notice(process, 0.0)
+    def _end(self, process: Process) -> None:
+        """A process that was to go does, unless it has."""
+        if not process.alive:
+            return self.clock.void()
+        process.alive = False
+        return self._notice(process, 0.0)
 
     def _hung(self, link: Link) -> None:
         """Nothing was heard for too long: out of the fleet at once, killed a little later, then replaced."""
         process, router = link.process, self.router
         self.counts["declared dead"] += 1
         router.went_down(process.place.index)
-        wait = self.random.choice([0.0, 1.0, 10.0])
 
         def kill() -> None:
             process.alive = False
-            if self.router is router and process.place.process is process and (self.restarts or self.calm):
+            if self.router is router and process.place.process is process:
                 self._start_later(process.place, router)
 
-        self.clock.after(wait, f"SIGKILL for {process.nonce}", kill)
+        self.clock.after(self.random.choice([0.0, 1.0, 10.0]), f"SIGKILL for {process.nonce}", kill)
 
-    def _beat(self, link: Link) -> None:
+    def _beat(self, router: Router, link: Link) -> None:
         process = link.process
         process.reclaim()
-        self.setting.plane.carry(f"beat of {process.nonce}", partial(self.router.beat, link))
-        process.later(BEAT_S, "beat", partial(self._beat, link))
+        self.plane.carry(f"beat of {process.nonce}", partial(router.beat, link))
+        process.later(BEAT_S, "beat", partial(self._beat, router, link))
+
+    def _alive(self) -> list[Process]:
+        return [place.now for place in self.places if place.process is not None and place.now.alive]
 
     def _some_process(self) -> Process | None:
-        """A process that the router takes for alive."""
+        """A process that its router takes for alive; without restarts, not the last one."""
         links = [member.link for member in self.router.members if member.link is not None]
         alive = [link.process for link in links if link.process.alive]
-        if not alive or not (self.restarts or len(alive) > 1):
-            return None
-        return self.random.choice(alive)
+        return self.random.choice(alive) if len(alive) > (not self.shape.restarts) else None
 
     def _rejoin(self) -> None:
-        """For the calm: everybody goes on, and who is missing starts, or just those without whom nobody serves."""
-        for place in self.setting.places:
-            process = place.process
-            link = self.router.members[place.index].link
-            if process is not None and process.alive and process.paused_until == FOREVER:
+        """For the calm: who is stopped goes on, who is missing starts, at least where nobody serves without."""
+        for process in self._alive():
+            if process.paused_until == FOREVER:
                 process.paused_until = self.clock.now + 20 * self.random.random()
-            zombie = process is not None and process.alive
-            if link is None and not zombie and (self.random.random() < 0.5 or not self.router.fleet._roster.starts):
+        for place in self.places:
+            missing = self.router.members[place.index].link is None and not place.now.alive
+            if missing and (self.random.random() < 0.5 or not self.router.serves):
                 self._start_later(place, self.router)
 
     # Clients, and time.
 
     def _arrive(self) -> None:
-        room = self.most_open - len(self.router.clients)
-        if self.router.fleet.queued >= self.most_queued and self.random.random() < 0.9:
-            room = 0
-        if self.calm or room <= 0:
-            self.clock.void()
-        for _ in range(min(room, self.random.choice([1, 1, 1, 4]))):
-            self.router.submit(self._choices())
-        wait = self.arrival_s if self.router.fleet._roster.starts else 10.0
-        if not self.calm:
-            self.clock.after(self.random.expovariate(1 / wait), "arrival", self._arrive)
-
-    def _choices(self) -> list[Request]:
-        """A request, or several choices of one prompt."""
-        first = self._request()
-        more = self.random.choice([0] * 8 + [1, 2])
-        names = range(self.names + 1, self.names + 1 + more)
-        self.names += more
-        return [first, *(replace(first, id=f"r{name}") for name in names)]
-
-    def _request(self) -> Request:
-        random = self.random
-        document = random.randrange(3) * DOCUMENT
-        prefix = random.choice([0, random.randrange(DOCUMENT), 4, 8, 16])
-        tail = [random.randrange(VOCAB) for _ in range(random.choice([0, 1, 1, 2, 6, 30]))]
-        longest = self.longest if random.random() < 0.99 else MAX_LEN + 5
-        prompt = ([*range(document, document + prefix), *tail][: longest - 1]) or [document]
-        output = random.randrange(1, max(2, min(random.choice([4, 12, 24]), longest - len(prompt) + 1)))
-        if longest > MAX_LEN:
-            output += MAX_LEN  # nobody can serve it
-        sampling = SamplingParams(max_tokens=output, min_tokens=random.choice([0, 0, 3, 30]))
-        self.names += 1
-        namespace = random.choice(["", "", "other"])
-        return Request(f"r{self.names}", tuple(one % VOCAB for one in prompt), sampling, namespace)
+        """Clients ask, if fewer than so many wait; most know better than to queue in vain."""
+        router, shape, random = self.router, self.shape, self.random
+        if self.calm:
+            return self.clock.void()
+        wait = shape.arrival_s if router.serves else 10.0
+        self.clock.after(random.expovariate(1 / wait), "arrival", self._arrive)
+        in_vain = router.fleet.queued >= shape.most_queued and random.random() < 0.9
+        if in_vain or len(router.clients) >= shape.most_open:
+            return self.clock.void()
+        for _ in range(random.choice([1, 1, 1, 4])):
+            requests = choices(random, self.names, shape.longest)
+            self.names += len(requests)
+            router.submit(requests)
+        return None
 
     def _tick(self) -> None:
+        self.clock.after(TICK_S, "tick", self._tick)
         self.router.tick()
-        for client in self.router.clients.values():
-            assert client.waited_s < LONGEST_S, f"{client.ticket.request.id} waits for ever"
+        for name, client in self.router.clients.items():
+            assert client.waited_s < LONGEST_S, f"{name} waits for ever"
         for member in self.router.members:
-            if member.link is not None and self.clock.now - member.link.heard_at > self.hung_s:
+            if member.link is not None and self.clock.now - member.link.heard_at > self.shape.hung_s:
                 self._hung(member.link)
-
-    def _every(self, seconds: float, what: str, do: Callable[[], None]) -> None:
-        def again() -> None:
-            do()
-            self.clock.after(seconds, what, again)
-
-        self.clock.after(seconds, what, again)
 
     def _event(self) -> None:
         self.happened += 1
         self.router.check()
 
     def _over(self) -> bool:
-        router = self.router
-        if router.clients or router.fleet.in_flight or not router.fleet._roster.starts:
+        if self.router.clients or self.router.fleet.in_flight or not self.router.serves:
             return False
-        alive = [place.process for place in self.setting.places if place.process and place.process.alive]
-        return not any(one.holding() or one.copies or one.driver._flights for one in alive)
+        return not any(one.holding() or one.puller.copies or one.driver._flights for one in self._alive())
 
     def _rest(self) -> str:
         journeys = {name: one.phase.value for name, one in self.router.fleet._journeys.items()}
-        held = {place.index: place.process.holding() for place in self.setting.places if place.process}
+        held = {process.nonce: process.holding() for process in self._alive()}
         return f"journeys {journeys}, clients {[*self.router.clients]}, held {held}"
-
-    # What a world is made of.
-
-    def _pools(self, shape: dict[str, int]) -> list[PoolConfig]:
-        random = self.random
-        return [
-            PoolConfig(
-                role=role,  # type: ignore[arg-type]
-                count=count,
-                batching=random.choice(["chunked", "chunked", "prefill_first"]),
-                queue_policy=random.choice(["fcfs", "prefix_first"]),
-                prefix_cache=random.random() < 0.8,
-                token_budget=random.choice([64, 64, 16, 7, 2]),
-                max_seqs=random.choice([8, 3]),
-                block_size=self.block_size,
-                pp=random.choice([1, 1, 2]),
-                kv_tokens=random.choice([None, 200]),
-            )
-            for role, count in shape.items()
-        ]
-
-    def _place(self, index: int, pool: PoolConfig) -> Place:
-        random = self.random
-        tokens = random.choice(
-            [random.randrange(28, 60), random.randrange(60, 120), random.randrange(120, 400)]
-        )
-        blocks = max(tokens // self.block_size, 3) + 1
-        return Place(
-            index,
-            pool,
-            blocks,
-            Memory([[None] * self.block_size for _ in range(blocks)]),
-            step_s=self.step_s * random.choice([1, 1, 3]),
-            max_preemptions=random.randrange(4),
-            overlap=pool.pp == 1 and random.random() < 0.5,
-            early=random.random() < 0.5,
-            by_bytes=random.random() < 0.4,
-        )
 
 
 def life(seed: int, events: int, counts: Counter[str]) -> int:
@@ -396,10 +277,22 @@ def life(seed: int, events: int, counts: Counter[str]) -> int:
 def soak(events: int, *, seed: int = 0, events_of_a_world: int = 2000) -> Counter[str]:
     """Worlds until so many events have happened; returns what did."""
     counts: Counter[str] = Counter()
-    happened = world = 0
-    while happened < events:
-        happened += life(seed + world, min(events_of_a_world, events - happened), counts)
-        world += 1
-    counts["events"] = happened
-    counts["worlds"] = world
+    while counts["events"] < events:
+        most = min(events_of_a_world, events - counts["events"])
+        counts["events"] += life(seed + counts["worlds"], most, counts)
+        counts["worlds"] += 1
     return counts
+
+
+def events_until_noticed(most: int) -> int | None:
+    """How many events it takes until something is wrong; None if nothing is in `most`."""
+    counts: Counter[str] = Counter()
+    while counts["events"] < most:
+        one = World(counts["worlds"], counts)
+        try:
+            one.run(2000)
+        except Exception:
+            return counts["events"] + one.happened
+        counts["events"] += one.happened
+        counts["worlds"] += 1
+    return None

@@ -31,6 +31,12 @@ PROGRAM = Path(__file__).resolve().parent.parent.parent / ".venv-routers" / "bin
 REQUESTS = 100
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _installed() -> None:
+    if not PROGRAM.exists():
+        pytest.skip("needs .venv-routers: make test-routers")
+
+
 def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
@@ -41,8 +47,6 @@ def free_port() -> int:
 @contextmanager
 def vllm_router(prefill: str, decode: str, policy: str = "round_robin") -> Iterator[httpx2.Client]:
     """A client of a running router."""
-    if not PROGRAM.exists():
-        pytest.skip("needs .venv-routers: make test-routers")
     port = free_port()
     argv = [str(PROGRAM), "--vllm-pd-disaggregation", "--prefill", prefill, "--decode", decode]
     argv += ["--port", str(port), "--prometheus-port", str(free_port()), "--policy", policy]
@@ -201,9 +205,14 @@ def test_a_chat_of_a_real_model_says_what_one_server_says(tmp_path: Path, stream
             folder.mkdir()
             urls.append(stack.enter_context(advise_launch(folder, config, folder / "steps")).url)
         router = stack.enter_context(vllm_router(urls[0], urls[1]))
+        body |= {"logprobs": True, "top_logprobs": 2, "ignore_eos": True}
         texts.append(text_of(router.post("/v1/chat/completions", json=body | {"stream": stream})))
         decoder = stack.enter_context(httpx2.Client(base_url=urls[1], timeout=60))
         assert metrics(decoder)['advise_fleet_events_total{event="transferred"}'] == 1
-        texts.append(text_of(decoder.post("/v1/chat/completions", json=body)))
+        # With the first token's, which came with the pass.
+        [choice] = router.post("/v1/chat/completions", json=body).json()["choices"]
+        assert len(choice["logprobs"]["content"]) == 16
+        # Of another tenant, so that nothing of the KV that was pulled is used.
+        texts.append(text_of(decoder.post("/v1/chat/completions", json=body | {"cache_salt": "other"})))
         assert len(texts[0]) > 10
         assert texts[0] == texts[1]

@@ -1,4 +1,4 @@
-"""The two-call protocol: what `kv_transfer_params` say, what is believed, two launches behind a stand-in router.
+"""The two-call protocol: what `kv_transfer_params` say, what is believed, and two launches behind a stand-in.
 
 Bodies are those that vllm-router 0.1.17 was recorded to send (docs/two-call.md). The servers' output depends on
 every position of the KV that it was made from (`helpers.server_kv`), so equal text means the right KV.
@@ -6,11 +6,13 @@ every position of the KV that it was made from (`helpers.server_kv`), so equal t
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -24,9 +26,15 @@ from hypothesis import strategies as st
 
 from engine.config import EngineConfig, PoolConfig, RouterConfig
 from engine.errors import InputError
+from engine.fleet.fleet import Fleet
 from engine.request import Request, SamplingParams
+from engine.server import messages
 from engine.server.bodies import ChatBody, CompletionBody, parse
 from engine.server.errors import ApiError
+from engine.server.front import Front
+from engine.server.links import Links
+from engine.server.metrics import Metrics
+from engine.server.observer import Observer
 from engine.server.two_call import (
     MAX_PASS_CHARS,
     Handoff,
@@ -232,6 +240,49 @@ def test_params_of_a_wrong_shape_are_refused(params: object) -> None:
     with pytest.raises(ApiError, match="kv_transfer_params") as refusal:
         parse(CompletionBody, msgspec.json.encode({**BODY, "kv_transfer_params": params}))
     assert refusal.value.status == 400
+
+
+class Sent:
+    """`Instances` of one decode instance that is up; what it was sent."""
+
+    def __init__(self) -> None:
+        self.members = [SimpleNamespace(state="up")]
+        self.orders: list[messages.Order] = []
+
+    def send(self, index: int, order: messages.Order) -> None:
+        assert index == 0
+        self.orders.append(order)
+
+    def take(self) -> list[messages.Order]:
+        orders, self.orders = self.orders, []
+        return orders
+
+
+def test_a_source_of_another_fleet_is_renewed_pulled_under_its_own_name_and_told() -> None:
+    sent, pool = Sent(), PoolConfig(role="decode")
+    instances: Any = sent
+    observer = Observer(Metrics(), ["decode-0"], [pool])
+    front = Front(Fleet([pool], RouterConfig()), instances, observer, links=Links(), clock=lambda: 0.0)
+    ticket = front.adopt(REQUEST, HANDOFF, asyncio.Event(), stream=True)
+    assert (ticket.tokens, ticket.logprobs, ticket.cached_tokens) == ([70], [HANDOFF.logprobs], 16)
+    [reserve] = sent.take()
+    assert isinstance(reserve, messages.Reserve)
+    front.heard(0, messages.Reserved(REQUEST.id, reserve.attempt, None))
+    front.heard(0, messages.Beat(0.0, 0.0))
+    assert sent.take() == [messages.Tell(PEER, "cmpl-9", still=True)]
+    front.heard(0, messages.Reserved(REQUEST.id, reserve.attempt, 0))
+    assert sent.take() == []  # it said no, and was not asked again
+    front._do(front._fleet.tick(0.0), 0.0)
+    [reserve] = sent.take()
+    assert isinstance(reserve, messages.Reserve)
+    front.heard(0, messages.Reserved(REQUEST.id, reserve.attempt, 2))
+    assert sent.take() == [messages.Pull(REQUEST.id, reserve.attempt, 2, 3, PEER, "cmpl-9")]
+    front.heard(0, messages.Pulled(REQUEST.id, reserve.attempt, "ok", 8, 0.1, "shared_memory"))
+    assert sent.take() == [
+        messages.StartDecode(REQUEST.id, reserve.attempt, 70),
+        messages.Tell(PEER, "cmpl-9", still=False),
+    ]
+    front.check_invariants()
 
 
 class Servers:

@@ -24,29 +24,38 @@ from advisor.validation.meanwhile import Look, Meanwhile
 from advisor.validation.record import Record
 from advisor.validation.validate import Options, validate
 from advisor.validation.verdict import Result
+from engine.server.metrics import Metrics
 
 LOOSE = Slo(ttft_s=60.0, tpot_s=10.0)
 EMULATED = {"status": "ok", "emulated": {"gpu": "h100-sxm", "time_scale": 4.0}, "oversubscribed": False}
 
 
 def page(
-    *, steps: int = 0, lag_ms: float = 0.1, router_s: float = 0.0, decode_s: float = 0.0, **gauges: float
+    *,
+    steps: int = 0,
+    lag_ms: float = 0.1,
+    late: int = 0,
+    router_s: float = 0.0,
+    decode_s: float = 0.0,
+    requeued: int = 0,
+    **gauges: float,
 ) -> str:
-    """A metrics page: `steps` steps of 10 to 20 ms, each `lag_ms` late or a little less."""
+    """A metrics page: `steps` steps of 10 to 20 ms, each `lag_ms` late or a little less, `late` much later."""
     lines = [
-        f'advise_cpu_seconds_total{{process="router"}} {router_s}',
-        f'advise_cpu_seconds_total{{process="decode-0"}} {decode_s}',
+        f'advise_cpu_seconds{{process="router"}} {router_s}',
+        f'advise_cpu_seconds{{process="decode-0"}} {decode_s}',
     ]
     lines += [
-        f'advise_emulated_step_seconds_bucket{{le="{edge}"}} {0 if edge == "0.01" else steps}'
+        f'advise_emulated_step_seconds_bucket{{le="{edge}"}} {0 if edge == "0.01" else steps + late}'
         for edge in ("0.01", "0.02", "+Inf")
     ]
-    for edge in (lag_ms / 2e3, lag_ms / 1e3, math.inf):
-        count = 0 if edge < lag_ms / 1e3 else steps
+    for edge in (lag_ms / 2e3, lag_ms / 1e3, 1.0, math.inf):
+        count = 0 if edge < lag_ms / 1e3 else steps if edge < 1.0 else steps + late
         lines.append(
             f'advise_emulated_lag_seconds_bucket{{le="{"+Inf" if math.isinf(edge) else edge}"}} {count}'
         )
     lines += [f"advise_{name} {value}" for name, value in gauges.items()]
+    lines.append(f'advise_fleet_events_total{{event="requeued"}} {requeued}')
     return "\n".join(lines) + "\n"
 
 
@@ -98,8 +107,8 @@ def test_an_emulated_fleet_is_rehearsed_whatever_it_would_have_been(tpot_s: floa
 def test_a_clock_more_than_a_twentieth_of_the_median_step_late_is_invalid(lag_ms: float, verdict: str) -> None:
     """Steps of 10 to 20 ms: the median is 15 ms, 5 % of it 0.75. Only steps of the run count: 100,000 late
     ones before it do not."""
-    bad, good = page(steps=100_000, lag_ms=lag_ms), page(steps=100_200, lag_ms=lag_ms)
-    result = rehearse(EMULATED, [bad, good])
+    pages = [page(steps=steps, lag_ms=lag_ms, late=100_000) for steps in (0, 200)]
+    result = rehearse(EMULATED, pages)
     assert result.verdict == verdict
     [gate] = [gate for gate in result.gates if gate.name == "clock_lag"]
     assert gate.value == pytest.approx(lag_ms * (0.5 + 0.99 / 2) / 15)
@@ -119,8 +128,8 @@ def test_instances_that_share_cores_are_never_judged() -> None:
 
 
 def test_losses_during_the_run_are_said() -> None:
-    before = page(restarts_total=1, requeued_total=5, degraded=0)
-    after = page(restarts_total=2, requeued_total=12, degraded=1)
+    before = page(restarts=1, requeued=5, degraded=0)
+    after = page(restarts=2, requeued=12, degraded=1)
     result = rehearse({"status": "ok"}, [before, after])
     assert result.verdict == "PASS"
     assert result.incidents == (
@@ -131,8 +140,29 @@ def test_losses_during_the_run_are_said() -> None:
     assert "7 requests begun again elsewhere" in result.reason
 
 
+def test_the_engines_own_page_is_understood() -> None:
+    """Steps of two instances are one histogram; a bucket is a fifth wide, and a step is known to that."""
+    metrics = Metrics()
+    metrics.processor_seconds.labels("router").set(3.0)
+    metrics.processor_seconds.labels("decode-0").set(40.0)
+    metrics.restarts.labels("decode-0").set(2)
+    metrics.degraded.set(1)
+    metrics.fleet_events.labels("requeued").inc(5)
+    metrics.fleet_events.labels("bypassed").inc(7)
+    for instance in ("decode-0", "decode-1"):
+        metrics.emulated_step_seconds.labels(instance).observe(0.02)
+        metrics.emulated_lag_seconds.labels(instance).observe(0.0002)
+    seen = figures_of(metrics.exposition().decode(), 1.0)
+    assert seen is not None
+    assert seen.cpu_s == {"router": 3.0, "decode-0": 40.0}
+    assert (seen.restarts, seen.requeued, seen.degraded) == (2, 5, True)
+    assert max(seen.step.counts.values()) == max(seen.lag.counts.values()) == 2
+    assert seen.step.quantile(0.5) == pytest.approx(0.02, rel=0.2)
+    assert seen.lag.quantile(0.99) == pytest.approx(0.0002, rel=0.2)
+
+
 def test_a_quiet_fleet_has_no_incidents() -> None:
-    assert rehearse({"status": "ok"}, [page(restarts_total=3, requeued_total=4)]).incidents == ()
+    assert rehearse({"status": "ok"}, [page(restarts=3, requeued=4)]).incidents == ()
 
 
 def test_the_cpu_share_is_of_each_used_core() -> None:
