@@ -192,7 +192,7 @@ def _record(
         hit_rate=_hit_rate(records),
         predicted_hit_rate=predicted.hit_rate_tokens,
         misses=score.misses,
-        red=tuple(gate.name for gate in judged if gate.colour == "red" and gate.name != "completeness"),
+        red=tuple(gate.name for gate in judged if gate.colour == "red" and _tells(gate)),
         client_share=cpu.client_share,
         router_share=cpu.router_share,
         wall_s=cpu.wall_s,
@@ -200,6 +200,11 @@ def _record(
         lag_p99_s=lag_p99_s,
         incidents=meanwhile.incidents(),
     )
+
+
+def _tells(gate: gates.Gate) -> bool:
+    """Whether a red gate says anything; where all are misses, no stream is complete to be looked at."""
+    return gate.name == "clock_lag" or (gate.name != "completeness" and gate.value is not None)
 
 
 def _hit_rate(records: tuple[Record, ...]) -> float | None:

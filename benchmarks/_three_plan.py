@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -71,7 +72,7 @@ class Ground:
             return Target(model=MODEL, gpu=GPU, gpus=GPUS, slo=slo)
         return Target(
             model=EMBEDDED_NAME,
-            dtype=self.dtype,  # type: ignore[arg-type]  # of a calibration, which knows the same words
+            dtype=self.dtype,
             gpu=CPU,
             gpus=CORES,
             memory_bytes=usable_memory(),
@@ -96,7 +97,8 @@ def survey(setup: str, code: str, seed: int, *, quick: bool, calibration: Path |
         seed=seed,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
         machine=machine,
-        words=f"{GPUS} x {GPU} emulated, {MODEL}, roofline step times",
+        words=f"{GPUS} x {GPU} emulated, {MODEL}; both figures rest on the same roofline step times: "
+        "this tests the engine, not the advice",
     )
     if setup == "emulated":
         return record
@@ -111,9 +113,14 @@ def survey(setup: str, code: str, seed: int, *, quick: bool, calibration: Path |
         record,
         words=f"{EMBEDDED_NAME} in {dtype}, step times calibrated (P90 error {errors}), {host}",
         dtype=dtype,
-        step_times=tuple({"key": asdict(key), "model": plain(model)} for key, model in known.values()),
+        step_times=tuple({"key": asdict(key), "model": _finite(plain(model))} for key, model in known.values()),
         host=host.model_dump(mode="json"),
     )
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    """Without the bend of a fit, which is infinite: JSON has no such number."""
+    return {name: value for name, value in values.items() if name != "bend"}
 
 
 def _calibrated(quick: bool, folder: Path | None) -> tuple[Mapping[Key, CalibratedStepTime], HostCosts]:
@@ -130,7 +137,7 @@ def ground_of(record: SetupRecord) -> Ground:
     """The setup as it was surveyed."""
     calibrations: dict[Key, CalibratedStepTime] = {}
     for one in record.step_times:
-        model = from_plain(one["model"])
+        model = from_plain({**one["model"], "bend": math.inf})
         assert isinstance(model, CalibratedStepTime)
         calibrations[Key(**one["key"])] = model
     host = HostCosts.model_validate(record.host)
@@ -241,7 +248,7 @@ def config_of(layout: Layout, ground: Ground) -> EngineConfig:
     """What the engine is started with."""
     model = ModelConfig(name=MODEL)
     if ground.on_cpu:
-        model = ModelConfig(name=EMBEDDED_NAME, dtype=ground.dtype)  # type: ignore[arg-type]
+        model = ModelConfig(name=EMBEDDED_NAME, dtype=ground.dtype)
     server = ServerConfig(port=0, max_queued=MOST_QUEUED, drain_s=0.0)
     return EngineConfig(pools=layout.pools, router=layout.router, model=model, server=server)
 

@@ -93,7 +93,7 @@ def kinds(setup: SetupName) -> tuple[Kind, ...]:
 CPU_KINDS = (
     Kind(
         "shared prefix",
-        (Group(1.0, (16, 48), (8, 24), prefixes=4, prefix_tokens=384),),
+        (Group(1.0, (32, 96), (8, 24), prefixes=4, prefix_tokens=192),),
         Slo(ttft_s=2.0, tpot_s=0.15),
         16.0,
     ),
@@ -113,16 +113,16 @@ EMULATED_KINDS = (
         "shared prefix",
         (Group(1.0, (128, 512), (16, 48), prefixes=16, prefix_tokens=2048),),
         Slo(ttft_s=1.2, tpot_s=0.06),
-        12.0,
+        16.0,
     ),
-    Kind("long outputs", (Group(1.0, (64, 192), (96, 160)),), Slo(ttft_s=2.0, tpot_s=0.015), 30.0),
+    Kind("long outputs", (Group(1.0, (64, 192), (96, 160)),), Slo(ttft_s=2.0, tpot_s=0.015), 24.0),
     Kind(
         "long prompts beside streams",
         (Group(0.2, (4096, 8192), (4, 12)), Group(0.8, (64, 192), (32, 64))),
         Slo(ttft_s=2.0, tbt_s=0.06),
-        12.0,
+        16.0,
     ),
-    Kind("strict targets", (Group(1.0, (512, 1536), (32, 64)),), Slo(ttft_s=0.2, tpot_s=0.03), 12.0),
+    Kind("strict targets", (Group(1.0, (512, 1536), (32, 64)),), Slo(ttft_s=0.2, tpot_s=0.03), 20.0),
 )
 
 

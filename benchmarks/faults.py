@@ -3,7 +3,8 @@
     python -m benchmarks.faults [--out faults.jsonl] [--only WORDS] [--repeats N] [--table]
 
 Each repeat of a scenario is one line of `--out`; what is there is not run again, so that the suite can be
-interrupted. It ends by printing the table of docs/faults.md. `--table` only prints it.
+interrupted. It ends by printing the table, and writes it to docs/faults.md once every repeat is there, as
+`--table` alone does.
 """
 
 from __future__ import annotations
@@ -32,14 +33,17 @@ HEADS = (
     "fleet",
     "repeats",
     "requests",
+    "open at the fault",
     "lost",
     "wrong",
     "doubled",
-    "noticed s",
-    "whole again s",
-    "extra delay P99 s",
+    "noticed, s",
+    "whole again, s",
+    "extra delay P99, s",
     "beside",
 )
+DOCS = ROOT / "docs" / "faults.md"
+BEGIN, END = "<!-- python -m benchmarks.faults -->\n", "<!-- end -->"
 BESIDE = {
     "retries": "{:.0f} retries",
     "longest_s": "longest wait {:.1f} s",
@@ -67,7 +71,11 @@ def main() -> int:
             for scenario in SUITE:
                 if all(word in scenario.key for word in given.only):
                     done += run(scenario, done, given, model)
-    print(table(done))
+    words = table(done)
+    print(words)
+    if complete(done):
+        before, _, after = DOCS.read_text(encoding="utf-8").partition(BEGIN)
+        DOCS.write_text(before + BEGIN + words + END + after.partition(END)[2], encoding="utf-8")
     return int(any(not row.clean for row in done if row.scenario != "router killed"))
 
 
@@ -91,37 +99,54 @@ def read(path: Path) -> list[Row]:
     return [msgspec.json.decode(line, type=Row) for line in path.read_bytes().splitlines()]
 
 
+def complete(done: Sequence[Row]) -> bool:
+    """Every repeat of every scenario is there."""
+    have = {(row.scenario, row.fleet, row.repeat) for row in done}
+    return all((one.name, one.spec.words, number) in have for one in SUITE for number in range(one.repeats))
+
+
 def table(done: Sequence[Row]) -> str:
-    """Markdown, a line a scenario in the order of the suite."""
+    """Markdown, a line a scenario in the order of the suite; below it when and where."""
+    if not done:
+        return ""
     lines = [f"| {' | '.join(HEADS)} |", f"|{'---|' * len(HEADS)}"]
     for scenario in SUITE:
         mine = [row for row in done if (row.scenario, row.fleet) == (scenario.name, scenario.spec.words)]
         if mine:
             lines.append(f"| {' | '.join(_cells(mine))} |")
     dates = sorted({row.at[:10] for row in done})
-    where = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    return (
-        "\n".join([*lines, "", f"{' to '.join(dict.fromkeys([dates[0], dates[-1]]))}; {where}."])
-        if dates
-        else ""
-    )
+    when = " to ".join(dict.fromkeys([dates[0], dates[-1]]))
+    cores = f"{os.cpu_count()} cores of {_processor()}"
+    return "\n".join([*lines, "", f"{when}, {cores}, Python {platform.python_version()}.", ""])
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 def _cells(mine: Sequence[Row]) -> list[str]:
-    sums = [sum(getattr(row, name) for row in mine) for name in ("requests", "lost", "wrong", "doubled")]
+    requests, lost, wrong, doubled = (
+        sum(getattr(row, name) for row in mine) for name in ("requests", "lost", "wrong", "doubled")
+    )
     delays = list(itertools.chain.from_iterable(row.delays_s for row in mine))
-    beside = [
-        words.format(_worst(mine, name)) for name, words in BESIDE.items() if _worst(mine, name) is not None
-    ]
+    found = {name: _worst(mine, name) for name in BESIDE}
+    beside = [words.format(found[name]) for name, words in BESIDE.items() if found[name] is not None]
     refused, tied = sum(row.refused for row in mine), sum(row.ties for row in mine)
     beside += [f"{refused:,} refused"] if refused else []
-    beside += [f"{tied} tied tokens"] if tied else []
-    beside += sorted({f"**{why}**" for row in mine for why in row.why})[:3]
+    beside += [f"{tied} answers with tied tokens"] if tied else []
+    beside += [f"**{why}**" for why in sorted({why for row in mine for why in row.why})[:3]]
     return [
         mine[0].scenario,
         mine[0].fleet,
         str(len(mine)),
-        *(f"{one:,}" for one in sums),
+        f"{requests:,}",
+        f"{len(delays):,}" if delays else "",
+        f"{lost:,}",
+        f"{wrong:,}",
+        f"{doubled:,}",
         _range(mine, "detected_s"),
         _range(mine, "back_s"),
         f"{np.quantile(delays, 0.99):.2f}" if delays else "",

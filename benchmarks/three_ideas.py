@@ -56,6 +56,7 @@ from benchmarks._three_results import (  # noqa: E402
 from benchmarks._three_traffic import Kind, SetupName, kinds  # noqa: E402
 from engine.errors import AdviseError  # noqa: E402
 
+TITLES = {"cpu": "Two cores, the real model", "emulated": "Eight emulated GPUs"}
 CODE = ("engine", "advisor/simulation", "advisor/advice")
 Measure = Callable[[str, Cell, Outcome], CellRecord]
 Advise = Callable[[Kind, SetupRecord], PlanRecord]
@@ -171,7 +172,8 @@ def main() -> int:
                     advise=advise_on,
                     measure=measure_cell,
                 )
-            print(f"\n{table(results, name)}")
+            command = f"python -m benchmarks.three_ideas --setup {name}"
+            print(f"\n## {TITLES[name]}\n\n    {command}\n\n{table(results, name)}")
     except AdviseError as error:
         print(f"{error.message}: {error.why}" if error.why else error.message, file=sys.stderr)
         return error.exit_code

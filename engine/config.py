@@ -74,7 +74,7 @@ class RouterConfig(Config):
     )
     transport: Literal["auto", "shared_memory", "cuda_ipc", "tcp"] = Field(
         "auto",
-        description="how a split moves KV; auto: shared_memory between cores, cuda_ipc between GPUs of one host",
+        description="how a split moves KV; auto: shared_memory between cores, cuda_ipc between GPUs of a host",
     )
     kv_host: str = Field("127.0.0.1", description="with transport tcp: the address that KV is pulled from")
     kv_from: tuple[str, ...] = Field(

@@ -123,7 +123,7 @@ class EngineCore:
 
     @property
     def holds_for_others(self) -> bool:
-        """Blocks are kept for another instance, or reserved for KV of one: waiting requests may have to wait."""
+        """Blocks are kept for another instance, or reserved for KV of one: so requests may have to wait."""
         return bool(self._kept or self._scheduler.pulling)
 
     @property

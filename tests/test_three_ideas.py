@@ -13,12 +13,15 @@ import numpy as np
 import pytest
 from helpers.fake_server import Program, fake_server
 
+from advisor.advice.host import HostCosts, save_host_costs
+from advisor.deploy.calibrate import host_path, step_times_path
 from advisor.simulation.deployment import Deployment, Pool
 from advisor.simulation.from_trace import load_of
 from advisor.simulation.outcome import Outcome
 from advisor.simulation.simulate import simulate
 from advisor.simulation.slo import Slo
 from advisor.validation.client import Exchange
+from advisor.validation.prompts import PromptFactory, expected_cached_tokens
 from benchmarks import three_ideas
 from benchmarks._three_cell import Cell, measure_cell, missed
 from benchmarks._three_plan import ground_of, layout_of, predict, survey
@@ -35,6 +38,8 @@ from benchmarks._three_results import (
 )
 from benchmarks._three_traffic import Group, Kind, kinds
 from engine.config import PoolConfig, RouterConfig
+from engine.step_time.calibrated import CalibratedStepTime, Coefficients
+from engine.step_time.files import Key, save_calibrations
 from engine.step_time.published import TableStepTime
 
 SETUP = SetupRecord(
@@ -146,8 +151,25 @@ def test_the_table_has_measured_beside_predicted_and_marks_what_is_advised(tmp_p
     assert "clock_lag" in lines[-1]
 
 
+def test_what_the_cpu_was_surveyed_with_comes_back_from_the_file(tmp_path: Path) -> None:
+    keys = [Key("advise", "1", "cpu", "smollm2-135m-instruct", "bfloat16", cores) for cores in (2, 1)]
+    models = [
+        CalibratedStepTime(Coefficients(0.01, 0.0, 0.001, 1e-7, 0.002, 1e-6), 0.05, cores / 10, 90)
+        for cores in (2, 1)
+    ]
+    save_calibrations(step_times_path(tmp_path), dict(zip(keys, models, strict=True)))
+    save_host_costs(host_path(tmp_path), HostCosts(request_s=0.007, measured=True))
+    Results(tmp_path / "results.jsonl").add(survey("cpu", "code", 0, quick=True, calibration=tmp_path))
+    (setup,) = Results(tmp_path / "results.jsonl").records
+    assert isinstance(setup, SetupRecord)
+    ground = ground_of(setup)
+    assert ground.calibrations == dict(zip(keys, models, strict=True))
+    assert (ground.on_cpu, ground.dtype, ground.host.request_s) == (True, "bfloat16", 0.007)
+    assert sorted(ground.hardware(kinds("cpu")[0], 0).step_times) == [1, 2]
+
+
 def test_an_emulated_cell_has_the_good_requests_that_the_simulation_has(tmp_path: Path) -> None:
-    kind = Kind("shared prefix", (Group(1.0, (16, 32), (4, 8)),), Slo(ttft_s=2.0, tpot_s=0.5), 1.0)
+    kind = Kind("shared prefix", (Group(1.0, (16, 32), (4, 8)),), Slo(ttft_s=20.0, tpot_s=5.0), 1.0)
     setup = survey("emulated", "code", 0, quick=True, calibration=None)
     plan = plan_for(kind, setup, devices=1, goodput_rps=12.0)
     hardware = ground_of(setup).hardware(kind, 0)
@@ -179,6 +201,15 @@ def test_a_replay_ends_once_nothing_that_is_open_can_be_good() -> None:
     assert record.good == 0
     assert record.misses == {"interrupted": len(load)}
     assert record.predicted_good == len(load)
+
+
+def test_a_replay_waits_for_what_can_still_be_good() -> None:
+    kind = Kind("slow", (Group(1.0, (16, 32), (4, 4)),), Slo(ttft_s=30.0), 0.5)
+    cell = Cell(kind, plan_for(kind, goodput_rps=12.0), "nothing", 1.0, 0.5, 2)
+    load = load_of(cell.trace, 16)
+    pool = Pool(PoolConfig(kv_tokens=10_000), TableStepTime({1: 10.0, 512: 20.0}, {1: 10.0, 64: 20.0}))
+    with fake_server(Program(ttft_s=2.5, tpot_s=0.01)) as url:
+        assert measure_cell(url, cell, simulate(load, Deployment((pool,)))).good == len(load)
 
 
 @pytest.mark.parametrize(
@@ -213,5 +244,8 @@ def test_more_and_faster_requests_of_a_kind_begin_with_the_same_ones(setup: str)
         assert np.allclose(few.arrival_s, 5.0 * many.arrival_s[:20])
         # The mean gap of 400 exponential ones is within four standard errors of it.
         assert abs(many.arrival_s[-1] / 400 * 5.0 - 1) < 4 / 400**0.5
-        shared = sum(len(set(many.blocks.row(row)) & set(many.blocks.row(0))) for row in range(1, 400))
-        assert (shared > 0) == (kind.name == "shared prefix")
+        # All prompts behind a prefix but its first have just that in common with an earlier one.
+        (first, *_) = kind.groups
+        cached = expected_cached_tokens(PromptFactory(50_000, 1).build(many), 16)
+        assert set(cached.tolist()) == {0, first.prefix_tokens}
+        assert np.count_nonzero(cached) == (400 - first.prefixes if first.prefixes else 0)

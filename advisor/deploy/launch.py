@@ -33,6 +33,7 @@ from engine.fetch import Progress, model_folder
 from engine.host import usable_cores
 from engine.launchable import devices, why_not_launchable, why_too_few_cores
 
+_SETTLE_S = 2.0  # instances tell their CPU time once a second: the first has to be that of loading
 DEFAULT_FOLDER = Path("advise-out")
 CONFIG_NAME, PLAN_NAME = "engine.yaml", "plan.json"
 
@@ -195,8 +196,10 @@ def serve(launched: Launched, leaving: Leaving | None = None) -> int:
     """
     engine, before = launched.engine, None
     try:
-        before = _look(engine)
-        status = engine.wait()
+        status = engine.wait(_SETTLE_S)
+        if status is None:
+            before = _look(engine)
+            status = engine.wait()
     except (KeyboardInterrupt, SystemExit) as signal_came:
         if leaving is not None and before is not None and (after := _look(engine)) is not None:
             leaving(CpuTimes(after.at_s - before.at_s, after.cpu_since(before)))

@@ -50,7 +50,7 @@ class Counts:
 class Fleet:
     """Instances are numbered in the order of `pools`; all start up.
 
-    `max_queued`: requests without a first token before new ones are rejected. `lease_s`: how long a prefill
+    `max_queued`: requests that wait (`queued`) before new ones are rejected. `lease_s`: how long a prefill
     instance holds KV without a heartbeat of the decode instance that wants it; infinite where no message can be
     lost. Answers name the `attempt` of the action they answer.
     """
@@ -80,8 +80,9 @@ class Fleet:
 
     @property
     def queued(self) -> int:
-        """Requests without a first token: what `max_queued` bounds."""
-        return self._queued
+        """Requests that wait, for their first token or behind it for room on the decode side."""
+        behind = (one.queue for one in self._roster.instances)
+        return self._queued + sum(journey.started for queue in behind for journey in queue)
 
     @property
     def in_flight(self) -> int:
@@ -263,13 +264,18 @@ class Fleet:
         if name in self._journeys:
             raise InputError("a request with this id is already in flight", where=f"request {name}")
         self.counts.submitted += 1
-        if self._queued >= self._max_queued:
+        if self._is_full():
             self.counts.rejected += 1
             out.append(Reject(name, "the queue is full"))
             return None
         journey = self._journeys[name] = Journey(request)
         self._queued += 1
         return journey
+
+    def _is_full(self) -> bool:
+        # Queues may be long where nothing bounds them: they are only gone through where it matters.
+        most = self._queued + sum(len(one.queue) for one in self._roster.instances)
+        return most >= self._max_queued and self.queued >= self._max_queued
 
     def _place(self, journey: Journey, out: list[Action]) -> None:
         """Start an attempt: somewhere, or wait, or reject."""

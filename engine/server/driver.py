@@ -3,7 +3,8 @@
 Owns the core: no other thread touches it. Orders come in by `put`, reports go out by `report`, a frame a step.
 States: running -> stopped (asked to) or failed (executor or core raised: the process has to go). What it keeps
 for a pull it keeps under a lease, `Held`, so that KV nobody comes for is reclaimed here whatever happens to the
-messages about it. It holds no text, decides nothing about other instances, and never waits for one.
+messages about it. Orders are carried out while a step runs too, so that a handover waits for no step of others.
+It holds no text, decides nothing about other instances, and never waits for one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -107,7 +109,8 @@ class Driver:
         self._failed = failed
         self._clock = clock
         self._scale = time_scale
-        self._inbox: queue.SimpleQueue[tuple[Order, float]] = queue.SimpleQueue()  # with when it came
+        # With when they came; None: a step is over.
+        self._inbox: queue.SimpleQueue[tuple[Order | None, float]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="engine-driver")
         self._stopping = False
         self._flights: deque[_Flight] = deque()
@@ -155,13 +158,31 @@ class Driver:
             self._reclaim()
             step = self._core.next_step(self._core_now())
             if step is not None:
-                self._flights.append(_Flight(step, self._executor.submit(step), self._clock()))
+                self._submit(step)
             elif self._flights:
-                self._complete(self._flights.popleft())
+                if self._is_over(self._flights[0].handle):
+                    self._complete(self._flights[0])
             elif self._core.has_work and not self._core.holds_for_others:
                 raise RuntimeError("requests are open, but no step can be made for them")
             else:
                 self._rest()
+
+    def _submit(self, step: Step) -> None:
+        handle = self._executor.submit(step)
+        self._flights.append(_Flight(step, handle, self._clock()))
+        if isinstance(handle, Future):
+            handle.add_done_callback(lambda _: self._inbox.put((None, 0.0)))
+
+    def _is_over(self, handle: Handle) -> bool:
+        """Whether a step is over, after a wait for its end that orders interrupt: what they change may let
+        another step begin. Of a handle that does not tell its end, the result is waited for.
+        """
+        if isinstance(handle, Future):
+            return handle.done() or not self._take_orders(wait_s=None)
+        if isinstance(handle, EmulatedHandle):
+            left = handle.ends_s - self._clock()
+            return left <= 0 or not self._take_orders(wait_s=left)
+        return True
 
     def _rest(self) -> None:
         """Nothing to do: wait for an order, and check the books once if none comes soon."""
@@ -204,7 +225,7 @@ class Driver:
             self._obey(*self._inbox.get())
         return True
 
-    def _obey(self, order: Order, came: float) -> None:
+    def _obey(self, order: Order | None, came: float) -> None:
         now = self._core_now()
         match order:
             case Add():
@@ -280,6 +301,7 @@ class Driver:
 
     def _complete(self, flight: _Flight) -> None:
         result = flight.handle.result()
+        self._flights.popleft()
         now = self._clock()
         events = [
             self._event(event, now) for event in self._core.complete(flight.step.id, result, now / self._scale)

@@ -88,7 +88,7 @@ class Front:
 
     @property
     def waiting(self) -> int:
-        """Requests accepted that have no token yet: what the bound of the queue counts."""
+        """Requests accepted that wait: what the bound of the queue counts."""
         return self._fleet.queued + sum(map(len, self._behind.values()))
 
     @property

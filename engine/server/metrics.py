@@ -2,7 +2,8 @@
 
 Owns the registry of one router; nothing is registered globally, and only the event loop writes. Seconds are of
 the router's clock: TTFT counts from the arrival of the request's body, TBT is the gap between two tokens of one
-request as they reached the router. A request whose first token another server sent (docs/two-call.md) has no TTFT here.
+request as they reached the router. A request whose first token another server sent (docs/two-call.md) has no
+TTFT here.
 
 | metric | labels | meaning |
 |---|---|---|
@@ -14,7 +15,7 @@ request as they reached the router. A request whose first token another server s
 | advise_generated_tokens_total | | tokens sampled for clients |
 | advise_computed_tokens_total | instance, phase | query tokens run through the model: prefill, decode |
 | advise_preemptions_total | instance | times a running request lost its blocks and went back to the queue |
-| advise_requests_queued | | requests without a first token now |
+| advise_requests_queued | | requests that wait now, for their first token or for room on the decode side |
 | advise_requests_running | instance | requests now |
 | advise_kv_blocks | instance, state | blocks now: free, cached (reusable, no request holds them), used, total |
 | advise_invariant_violations_total | | idle self-checks that found the block accounting wrong |
@@ -66,7 +67,7 @@ class Metrics:
         self.generated_tokens = counter("generated_tokens", "tokens sampled for clients")
         self.computed_tokens = counter("computed_tokens", "query tokens computed", "instance", "phase")
         self.preemptions = counter("preemptions", "requests that lost their blocks", "instance")
-        self.queued = gauge("requests_queued", "requests without a first token")
+        self.queued = gauge("requests_queued", "requests that wait for a first token or for room to decode")
         self.running = gauge("requests_running", "requests running", "instance")
         self.kv_blocks = gauge("kv_blocks", "KV blocks", "instance", "state")
         self.invariant_violations = counter("invariant_violations", "idle self-checks that failed")

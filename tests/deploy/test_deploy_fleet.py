@@ -266,7 +266,7 @@ def test_leaving_tells_the_cpu_time_of_every_process(tmp_path: Path) -> None:
     heard: list[CpuTimes] = []
     found = find(folder_of(tmp_path, SPLIT, None))
     with launch(found, oversubscribe=True, program=PROGRAM) as launched:
-        timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+        timer = threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
         assert serve(launched, heard.append) == 0
         timer.join()

@@ -158,12 +158,6 @@ def test_an_open_address_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
         start_engine(config, program=FAKE_PROGRAM)
 
 
-def test_more_devices_than_cores_are_refused() -> None:
-    config = EngineConfig.model_validate({"pools": [{"devices_per_instance": 10_000}], "server": {"port": 0}})
-    with pytest.raises(MachineError, match="does not fit"):
-        start_engine(config, program=FAKE_PROGRAM)
-
-
 def test_an_engine_that_dies_at_the_start_is_an_error_with_its_last_words() -> None:
     program = (sys.executable, "-c", "import sys; sys.exit('the last words')")
     with pytest.raises(MachineError, match="exit status 1") as caught:

@@ -306,7 +306,7 @@ FLEETS = {
 
 
 def explore(name: str, seed: int, events: int) -> Fleet:
-    fleet = Fleet(*FLEETS[name], max_queued=10, lease_s=LEASE_S)
+    fleet = Fleet(*FLEETS[name], max_queued=12, lease_s=LEASE_S)
     world = World(fleet, Random(seed), lengths=(40, 12))
     world.run(events)
     world.settle()

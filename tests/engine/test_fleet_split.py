@@ -363,6 +363,19 @@ def test_new_requests_are_refused_while_too_many_wait_for_their_first_token() ->
         fleet.submit(request("d"))
 
 
+def test_new_requests_are_refused_while_too_many_wait_for_room_on_the_decode_side() -> None:
+    """Their first token came at once, so nothing bounded them: at three times the load they were hundreds."""
+    fleet = split(max_queued=2)
+    for name in "abc":
+        [prefill] = fleet.submit(request(name))
+        assert isinstance(prefill, Prefill)
+        fleet.prefilled(name, prefill.attempt, 70, now=0.0)
+    assert fleet.queued == 2  # room is being asked for the first
+    assert isinstance(fleet.submit(request("d"))[0], Reject)
+    fleet.aborted("c")
+    assert isinstance(fleet.submit(request("d"))[0], Prefill)
+
+
 def test_a_draining_instance_gets_nothing_new_and_ends_what_it_has() -> None:
     fleet = split(decode=2)
     one = Split(fleet)

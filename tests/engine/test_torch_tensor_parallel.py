@@ -219,13 +219,17 @@ def test_ranks_get_cores_of_their_own_and_end_with_the_executor(folder: Path) ->
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_a_server_whose_rank_dies_exits_5_and_leaves_no_process(tmp_path: Path) -> None:
-    """Random weights of a folder without a tokenizer: `--load dummy`, prompts of token ids."""
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_a_rank_that_dies_takes_its_instance_along_and_leaves_no_process(tmp_path: Path) -> None:
+    """Random weights of a folder without a tokenizer: `--load dummy`, prompts of ids. Nobody restarts it."""
     folder = write_tiny_model(tmp_path / "tiny")
     (folder / "model.safetensors").unlink()
     config = tmp_path / "engine.yaml"
     config.write_text(
-        "pools: [{tp: 2, devices_per_instance: 2}]\nserver: {port: 0}\n"
+        "pools: [{tp: 2, devices_per_instance: 2}]\nserver: {port: 0, restart: false}\n"
         f"model: {{name: tiny, path: {folder}}}"
     )
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -240,8 +244,10 @@ def test_a_server_whose_rank_dies_exits_5_and_leaves_no_process(tmp_path: Path) 
         text = httpx2.post(f"{ready['url']}/v1/completions", json=body | {"prompt": "text"})
         assert text.status_code == 400
         assert "no tokenizer" in text.text
-        (rank,) = map(int, Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split())
+        (instance,) = children_of(server.pid)
+        (rank,) = children_of(instance)
         os.kill(rank, signal.SIGKILL)
         httpx2.post(f"{ready['url']}/v1/completions", json=body)
         assert server.wait(SOON_S) == 5
     assert gone(rank)
+    assert gone(instance)

@@ -8,20 +8,23 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.transfer import BLOCKS, LAYOUT, NUM_BLOCKS, OURS, TOKENS, Sides, content, filled
+from helpers.transfer import BLOCKS, LAYOUT, NUM_BLOCKS, OURS, SECRET, SOON_S, TOKENS, Sides, content, filled
 
 from engine.errors import MachineError
+from engine.server.faults import TransferFaults
 from engine.transfer import cudart
 from engine.transfer.cuda_ipc import CudaPages, DeviceMemory
 from engine.transfer.cudart import HANDLE_BYTES, Cudart
 from engine.transfer.layout import Transport
 from engine.transfer.pages import HostPages, Offer, checksum, pool_bytes
+from engine.transfer.puller import Puller, PullJob, PullResult
 
 SIZE = pool_bytes(LAYOUT, NUM_BLOCKS)
 
@@ -164,6 +167,26 @@ def test_a_pull_between_gpus(tmp_path: Path, transport: Transport) -> None:
     assert sum(runtime.opened.values()) == 0
     target.close()
     assert not runtime.buffers
+
+
+def test_a_pull_that_fails_ends_once_nothing_writes_any_more(tmp_path: Path) -> None:
+    """Its blocks may be freed then; copies on a GPU outlive the call that began them (vllm#56104)."""
+    world = World()
+    runtime = FakeRuntime(world)
+    source, target = on_gpus(FakeRuntime(world), filled(seed=1)), on_gpus(runtime, filled(seed=2))
+    idle: list[tuple[str, bool]] = []
+    done = threading.Event()
+
+    def note(result: PullResult) -> None:
+        idle.append((result.reason, runtime.idle))
+        done.set()
+
+    with Sides(tmp_path, "cuda_ipc", theirs=source, ours=filled(seed=2)) as sides:
+        puller = Puller(target, LAYOUT, secret=SECRET, done=note, faults=TransferFaults(fail=1.0))
+        puller.pull(PullJob("r", 1, sides.peer, 0, TOKENS, OURS))
+        assert done.wait(SOON_S)
+        puller.close()
+    assert idle == [("failed", True)]
 
 
 def test_the_handles_of_other_ranks_are_passed_on_as_they_came() -> None:

@@ -395,7 +395,10 @@ def test_whoever_does_not_know_the_secret_is_sent_away_before_anything_is_read(
         assert sides.pull().ok
 
 
-def test_frames_that_are_too_long_or_no_messages_end_the_connection_alone(tmp_path: Path) -> None:
+def test_frames_that_are_too_long_or_no_messages_end_the_connection_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "HANDSHAKE_S", 2 * SOON_S)  # it is not silence that ends them
     hello = msgspec.msgpack.encode(Hello(LAYOUT))
     ask = msgspec.msgpack.encode(Ask("r", "1" * 32, 0, 4))
     with Sides(tmp_path, "tcp") as sides:

@@ -159,15 +159,16 @@ async def client_of(url: str) -> AsyncIterator[Client]:
         yield Client(url, session)
 
 
-async def closed_loop(client: Client, todo: Sequence[Ask], clients: int) -> None:
-    """So many clients, each of which asks again once it is answered."""
+async def closed_loop(client: Client, todo: Sequence[Ask], clients: int, apart_s: float = 0.0) -> None:
+    """So many clients, each of which asks again once it is answered; they begin `apart_s` after each other."""
     left = iter(enumerate(todo))
 
-    async def one_client() -> None:
+    async def one_client(which: int) -> None:
+        await asyncio.sleep(which * apart_s)
         for number, one in left:
             await client.ask(number, one)
 
-    await _all(one_client() for _ in range(clients))
+    await _all(one_client(which) for which in range(clients))
 
 
 async def open_loop(
@@ -206,10 +207,10 @@ def no_excuse(_one: Ask, _tokens: Sequence[int], _quiet: Sequence[int]) -> bool:
 def judged(got: Got, one: Ask, quiet: Sequence[int], excuse: Excuse = no_excuse) -> Judgement:
     """`lost`: no proper end; `doubled`: more tokens than asked for; `wrong`: others than in the quiet run.
 
-    `refused`: 429 and 503 with Retry-After, before any token; neither lost nor good. `ties`: other tokens, as
-    right as those.
+    `refused`: 429 with Retry-After; neither lost nor good. A 503 is lost: the fleet had taken the request.
+    `ties`: other tokens, as right as those.
     """
-    if got.status in (429, 503) and got.retry_after and not got.tokens:
+    if got.status == 429 and got.retry_after:
         return "refused"
     if len(got.tokens) > one.tokens:
         return "doubled"

@@ -24,8 +24,8 @@ async def kill(stage: Stage, row: Row, random: Random, *, role: str) -> None:
     """SIGKILL one instance of `role` at a random moment; it is replaced."""
     name = _one_of(stage.engine, role, random)
 
-    async def fault(watch: Watch, _: Client) -> Times:
-        await asyncio.sleep(moment(stage.quiet, random))
+    async def fault(watch: Watch, client: Client) -> Times:
+        await moment(client, stage.quiet, random)
         return await strike(watch, name)
 
     before = await _events(stage.engine)
@@ -37,8 +37,8 @@ async def kill(stage: Stage, row: Row, random: Random, *, role: str) -> None:
 async def kill_all(stage: Stage, row: Row, random: Random) -> None:
     """SIGKILL every instance at the same moment: requests wait for the first that is back."""
 
-    async def fault(watch: Watch, _: Client) -> Times:
-        await asyncio.sleep(moment(stage.quiet, random))
+    async def fault(watch: Watch, client: Client) -> Times:
+        await moment(client, stage.quiet, random)
         all_times = await asyncio.gather(*(strike(watch, one.name) for one in stage.engine.info.instances))
         return max(all_times, key=lambda one: one.back_s or 0.0)
 
@@ -95,8 +95,8 @@ async def chaos(stage: Stage, row: Row, random: Random, *, seconds: float = 60.0
 async def alone(stage: Stage, row: Row, random: Random) -> None:
     """The last decode instance dies and may not be replaced: the other side serves on, `degraded`."""
 
-    async def fault(watch: Watch, _: Client) -> Times:
-        await asyncio.sleep(moment(stage.quiet, random))
+    async def fault(watch: Watch, client: Client) -> Times:
+        await moment(client, stage.quiet, random)
         times = await strike(watch, "decode-0", back=False)
         await asyncio.sleep(0.5)
         if not watch.now("decode-0").degraded or watch.now("decode-0").state != "lost":
@@ -113,8 +113,8 @@ async def stall(stage: Stage, row: Row, random: Random, *, role: str) -> None:
     """SIGSTOP for 3 s: nobody may be declared dead."""
     name = _one_of(stage.engine, role, random)
 
-    async def fault(watch: Watch, _: Client) -> None:
-        await asyncio.sleep(moment(stage.quiet, random))
+    async def fault(watch: Watch, client: Client) -> None:
+        await moment(client, stage.quiet, random)
         pid = watch.now(name).pid
         assert pid is not None
         since = len(watch.seen[name])
@@ -132,14 +132,14 @@ async def hang(stage: Stage, row: Row, random: Random, *, role: str) -> None:
     """SIGSTOP for ever: out of rotation, killed and replaced; nobody waits long."""
     name = _one_of(stage.engine, role, random)
 
-    async def fault(watch: Watch, _: Client) -> Times:
-        await asyncio.sleep(moment(stage.quiet, random))
+    async def fault(watch: Watch, client: Client) -> Times:
+        await moment(client, stage.quiet, random)
         return await strike(watch, name, signal.SIGSTOP)
 
     await under_fault(stage, row, fault)
-    if (row.figures["detected_s"] or 0) > OUT_WITHIN_S:
+    if row.figures["detected_s"] > OUT_WITHIN_S:
         row.why.append("out of rotation too late")
-    if (row.figures["longest_s"] or 0) > PATIENCE_S:
+    if row.figures["longest_s"] > PATIENCE_S:
         row.why.append("a client waited too long")
 
 

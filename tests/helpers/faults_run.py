@@ -70,7 +70,7 @@ class Row:
     doubled: int = 0
     refused: int = 0
     ties: int = 0
-    figures: dict[str, float | None] = field(default_factory=dict)
+    figures: dict[str, float] = field(default_factory=dict)
     delays_s: list[float] = field(default_factory=list)
     why: list[str] = field(default_factory=list)
     at: str = ""
@@ -120,7 +120,9 @@ async def under_fault(stage: Stage, row: Row, fault: Fault, *, load: Load = eigh
     row.take(client.got, quiet)
     row.lost += len(set(range(len(quiet.todo))) - {one.number for one in client.got})
     if times is not None:
-        row.figures |= {"detected_s": times.detected_s, "back_s": times.back_s}
+        row.figures["detected_s"] = times.detected_s
+        if times.back_s is not None:
+            row.figures["back_s"] = times.back_s
         row.delays_s = delays(client.got, quiet, times.at_s)
     row.figures |= {"longest_s": max(one.took_s for one in client.got), "health_s": watch.silent_s}
     return values
@@ -132,6 +134,9 @@ def delays(got: Sequence[Got], quiet: Quiet, at_s: float) -> list[float]:
     return [round(one.took_s - quiet.took_s[one.number], 3) for one in hit]
 
 
-def moment(quiet: Quiet, random: Random) -> float:
-    """Seconds into the run, anywhere in it but its ends."""
-    return random.uniform(0.05, 0.85) * quiet.seconds
+async def moment(client: Client, quiet: Quiet, random: Random) -> None:
+    """Wait until some share of the requests is answered, and a little longer: anywhere but at the ends."""
+    answered = random.uniform(0.05, 0.85) * len(quiet.todo)
+    while len(client.got) - client.open < answered:
+        await asyncio.sleep(0.005)
+    await asyncio.sleep(random.uniform(0.0, 0.02))

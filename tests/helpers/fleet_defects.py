@@ -1,7 +1,7 @@
 """Defects to plant in a copy of the tree: the public bugs of KV transfer, each as a change of a line or two.
 
 `bugs` are the numbers in docs/bugs.md. `where` says whose bug it would be: the engine's own code, or the puller
-and the KV server, for which the random test has its own (tests/helpers/fleet_process.py).
+and the KV server, for which the random test has its own (tests/helpers/fleet_puller.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ HANDOVER = "engine/fleet/handover.py"
 CORE = "engine/core.py"
 SCHEDULER = "engine/scheduler.py"
 DRIVER = "engine/server/driver.py"
-WORLD = "tests/helpers/fleet_process.py"
+PULLER = "tests/helpers/fleet_puller.py"
 
 
 class Defect(NamedTuple):
@@ -59,21 +59,26 @@ DEFECTS = (
         "a request that ends before its KV was pulled leaves it at the source",
         "51",
         HANDOVER,
-        "            out.append(Release(source.index, name))\n        self.leases.drop(name)\n        journey.source = None",
+        "            out.append(Release(source.index, name))\n"
+        "        self.leases.drop(name)\n"
+        "        journey.source = None",
         "        self.leases.drop(name)\n        journey.source = None",
     ),
     Defect(
         "an abort in a prefill frees what runs, not what may be kept meanwhile",
         "51, 62",
         HANDOVER,
-        "            out += [Abort(source.index, name)] if prefilling else []\n            out.append(Release(source.index, name))",
+        "            out += [Abort(source.index, name)] if prefilling else []\n"
+        "            out.append(Release(source.index, name))",
         "            out.append((Abort if prefilling else Release)(source.index, name))",
     ),
     Defect(
         "KV that was pulled is not released at its source",
         "51",
         HANDOVER,
-        "        out.append(Release(source.index, name))\n        self.leases.drop(name)\n        journey.phase",
+        "        out.append(Release(source.index, name))\n"
+        "        self.leases.drop(name)\n"
+        "        journey.phase",
         "        self.leases.drop(name)\n        journey.phase",
     ),
     Defect(
@@ -95,7 +100,9 @@ DEFECTS = (
         "64, 65",
         HANDOVER,
         "        if target.asking is journey:\n            target.asking = None\n        elif",
-        "        if target.asking is journey:\n            target.asking = None if target is not dead else journey\n        elif",
+        "        if target.asking is journey:\n"
+        "            target.asking = None if target is not dead else journey\n"
+        "        elif",
     ),
     Defect(
         "who waits for room is not asked again",
@@ -108,7 +115,8 @@ DEFECTS = (
         "the first token is lost where the KV was not pulled after all",
         "70",
         HANDOVER,
-        "        if journey.phase in LEASED:\n            journey.continue_from((*journey.produced, journey.token))\n",
+        "        if journey.phase in LEASED:\n"
+        "            journey.continue_from((*journey.produced, journey.token))\n",
         "",
     ),
     Defect(
@@ -129,7 +137,9 @@ DEFECTS = (
         "KV of a source that died is still pulled from",
         "65, 66",
         FLEET,
-        "        if journey.source is dead:\n            self._handover.leave_source(journey, out, dead)\n        self._handover.leave_target",
+        "        if journey.source is dead:\n"
+        "            self._handover.leave_source(journey, out, dead)\n"
+        "        self._handover.leave_target",
         "        self._handover.leave_target",
     ),
     Defect(
@@ -212,29 +222,30 @@ DEFECTS = (
     Defect(
         "the puller does not ask again after its copy, nor compares checksums",
         "54",
-        WORLD,
-        '        if answer is None or answer[0] != serial:  # type: ignore[index]\n            return self._end(copy, "expired")\n',
-        '        if copy:\n            return self._end(copy, "failed" if copy.fate == "fail" else "ok")\n',
+        PULLER,
+        "        if not isinstance(reply, Intact) or reply.serial != copy.found.serial:\n",
+        "        if copy.fate != 'fail':\n            return self._end(copy, 'ok')\n"
+        "        if not isinstance(reply, Intact):\n",
     ),
     Defect(
         "the puller does not compare checksums",
         "74, 77",
-        WORLD,
-        "intact = answer[1] == hash(tuple(copy.moved))  # type: ignore[index]",
-        "intact = True",
+        PULLER,
+        "reply.checksum == checksum(copy.moved)",
+        "reply.checksum",
     ),
     Defect(
         "a puller that gave up goes on writing",
         "53, 61",
-        WORLD,
+        PULLER,
         "        copy.over = True\n        del self.copies[job.request_id]\n",
         "        copy.over = reason != 'timeout'\n        self.copies.pop(job.request_id, None)\n",
     ),
     Defect(
         "a copy that fails is not reported",
         "52",
-        WORLD,
-        "        self.driver.pulled(result)",
-        "        if reason != 'failed':\n            self.driver.pulled(result)",
+        PULLER,
+        "        self._process.driver.pulled(",
+        "        reason == 'failed' or self._process.driver.pulled(",
     ),
 )

@@ -21,7 +21,7 @@ from helpers.fleet_shape import MAX_LEN, PlaceShape, Shape
 from helpers.fleet_wire import A_WHILE_S, Clock, KvPlane, Then
 
 from engine.core import EngineCore
-from engine.server.driver import Driver, _Flight
+from engine.server.driver import Driver
 from engine.server.messages import Abort, Add, Order, Report, Reserve, StartDecode
 from engine.step import Step, StepResult
 from engine.transfer.held import Held
@@ -237,12 +237,12 @@ class Process:
             idle = driver._flights or not self.core.has_work or self.core.holds_for_others
             assert idle, "requests are open, but no step can be made for them"
             return
-        driver._flights.append(_Flight(step, self.submit(step), setting.clock.now))
+        driver._submit(step)
         setting.counts["preempted"] += len(self.core.preempted)
         self.later(setting.random.expovariate(1 / self.place.shape.step_s), "step", self._complete)
         if len(driver._flights) < self._most_flights:
             self._wake()
 
     def _complete(self) -> None:
-        self.driver._complete(self.driver._flights.popleft())
+        self.driver._complete(self.driver._flights[0])
         self._wake()

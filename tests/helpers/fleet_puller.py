@@ -1,4 +1,4 @@
-"""A puller and a KV server on a virtual clock: as `engine.transfer`, with every message and every slice an event.
+"""A puller on a virtual clock: as that of `engine.transfer`, with every message and every slice an event.
 
 A copy asks the source where the KV is, copies some positions at a time, out of the source's memory or by asking
 for bytes, and asks again whether all was kept meanwhile and what its checksum is. Its end is reported once, and
@@ -48,7 +48,7 @@ class Copy:
     job: PullJob
     at: int
     fate: str
-    found: Found = Found(0, ())
+    found: Found | None = None
     questions: int = 0
     moved: Values = field(default_factory=list)
     over: bool = False
@@ -122,6 +122,7 @@ class VirtualPuller:
         if copy.at == job.stop:
             self._blank(copy)
             return self._ask(copy, "confirm", job.start, job.stop, partial(self._confirmed, copy))
+        assert copy.found is not None
         stop = min(job.stop, copy.at + self._setting.random.randrange(1, 13))
         if self._process.place.shape.by_bytes:
             return self._ask(copy, "bytes", copy.at, stop, partial(self._received, copy))
@@ -138,6 +139,7 @@ class VirtualPuller:
         return self._process.later(delay, "copy", partial(self._go_on, copy))
 
     def _confirmed(self, copy: Copy, reply: Reply) -> None:
+        assert copy.found is not None
         if not isinstance(reply, Intact) or reply.serial != copy.found.serial:
             return self._end(copy, "expired")
         if copy.fate == "fail":

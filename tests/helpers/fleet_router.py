@@ -211,17 +211,12 @@ class Router:
             do(fleet.finished(answer.request_id, answer.attempt), now)
         elif isinstance(answer, Stepped):
             for event in answer.events:
-                self._token_again(event.request_id, event.attempt, event.token, event.reason, now)
+                name, attempt, token = event.request_id, event.attempt, event.token
+                if token is not None and (event.reason is None or name in self.clients):
+                    do(fleet.prefilled(name, attempt, token, now), now)
+                else:
+                    do(fleet.finished(name, attempt), now)
         self.setting.counts["answer doubled"] += 1
-
-    def _token_again(self, name: str, attempt: int, token: int | None, reason: str | None, now: float) -> None:
-        """Only of the first token of an attempt, and of ends that are surely ones, is the fleet told."""
-        if reason in (None, "length") and token is not None and name in self.clients:
-            journey = self.fleet._journeys.get(name)
-            if journey is not None and journey.phase is not Phase.PREFILLING:
-                self.front._do(self.fleet.prefilled(name, attempt, token, now), now)
-        elif name not in self.clients:
-            self.front._do(self.fleet.finished(name, attempt), now)
 
     # What must hold.
 
@@ -245,7 +240,7 @@ class Router:
                 self._check_quiet(link.process, holdings, held)
 
     def _check_quiet(self, process: Process, holdings: Counter[tuple[int, str]], held: set[str]) -> None:
-        """Nothing is on its way: what is thought to be at an instance is there, and what is awaited will come."""
+        """Nothing is on its way: what is thought to be here is here, and what is waited for will come."""
         index = process.place.index
         for where, name in holdings:
             if where != index:

@@ -1,4 +1,4 @@
-"""What a random fleet is made of and asked: pools, memories, policies, how fast and how bad things are, prompts."""
+"""What a random fleet is made of and asked: pools, memories, policies, how bad things are, prompts."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Shape:
 
 
 def choices(random: Random, names: int, longest: int) -> list[Request]:
-    """A request, or several choices of one prompt, named from `names` on. One in 33 is one that nobody can serve."""
+    """A request or several choices of one prompt, named from `names` on. One in 33 nobody can serve."""
     document = random.randrange(3) * DOCUMENT
     prefix = random.choice([0, random.randrange(DOCUMENT), 4, 8, 16])
     tail = [random.randrange(VOCAB) for _ in range(random.choice([0, 1, 1, 2, 6, 30]))]

@@ -1,7 +1,7 @@
 """Virtual time, and what carries messages in it between a router, its instances and their KV servers.
 
-Control messages are in order and lost only with their connection. The KV plane loses messages, doubles them, and
-lets later ones overtake. An event is one entry of the clock: something is read, begun, completed or copied.
+Control messages are in order and lost only with their connection. The KV plane loses messages, doubles them,
+and lets later ones overtake. An event is one entry of the clock: something is read, begun, completed or copied.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ A_WHILE_S = 5.0  # whoever is stopped for ever may go on after all
 
 
 class Clock:
-    """The events to come, by time. `what` names an event; `recent` are the last ones, for whoever looks for a bug.
+    """The events to come, by time. `what` names an event; `recent` are the last ones, for reports.
 
     Whoever finds at its time that there is nothing to do says so with `void`: that was no event.
     """

@@ -2,8 +2,8 @@
 
 A World is one fleet of random shape whose instances die, pause and come back between any two events, whose
 clients leave in any phase, whose KV plane loses, doubles and overtakes, and whose router restarts. After every
-event `Router.check` says whether all is well. A world ends with a calm in which all must be over in bounded time
-and every block must be back.
+event `Router.check` says whether all is well. A world ends with a calm in which all must be over in bounded
+time and every block must be back.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class World:
         self.delays = control
         self.plane = KvPlane(clock, random, plane, counts, loss=shape.loss, twice=shape.doubled)
         self.places = [
-            Place(index, one, Memory(one.num_blocks, shape.block_size)) for index, one in enumerate(shape.places)
+            Place(index, one, Memory(one.num_blocks, shape.block_size))
+            for index, one in enumerate(shape.places)
         ]
         self.setting = Setting(shape, clock, random, self.plane, counts, self.places)
         self.epochs: Counter[int] = Counter()
@@ -86,7 +87,7 @@ class World:
             self._notice(process, self.random.choice([0.0, 0.005, 0.5]))
 
     def pause(self) -> None:
-        """SIGSTOP: for ever, or until it goes on. Who is silent for too long is declared dead, and killed later."""
+        """SIGSTOP, for ever or a while. Who is silent for too long is declared dead, and killed later."""
         process = self._some_process()
         if process is not None:
             some = [0.5, 3.0, 3.0, self.shape.lease_s, 2 * self.shape.hung_s, FOREVER]
@@ -120,7 +121,7 @@ class World:
             assert self.router.fleet.aborted(f"r{self.names + self.random.randrange(9)}") == []
 
     def restart_router(self) -> None:
-        """All instances end with it, and with them all requests; nothing is left but what is in their memories."""
+        """All instances end with it, and all requests; nothing is left but what is in their memories."""
         for process in self._alive():
             process.alive = False
         self.router.close()
@@ -229,7 +230,7 @@ class World:
             return self.clock.void()
         wait = shape.arrival_s if router.serves else 10.0
         self.clock.after(random.expovariate(1 / wait), "arrival", self._arrive)
-        in_vain = router.fleet.queued >= shape.most_queued and random.random() < 0.9
+        in_vain = router.fleet.queued >= shape.most_queued and random.random() < 0.97
         if in_vain or len(router.clients) >= shape.most_open:
             return self.clock.void()
         for _ in range(random.choice([1, 1, 1, 4])):

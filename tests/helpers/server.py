@@ -82,7 +82,7 @@ def leave_open(url: str, **fields: object) -> socket.socket:
 
 
 def metrics(http: httpx2.Client) -> dict[str, float]:
-    """/metrics as a mapping from `name{label="value"}` to the value; of all instances also the sum, unlabelled."""
+    """/metrics as a mapping from `name{label="value"}` to the value; of all instances also their sum."""
     return metrics_of(http.get("/metrics").text)
 
 
