@@ -72,6 +72,7 @@ class Fleet:
         self._journeys: dict[str, Journey] = {}
         self._waiting: dict[str, Journey] = {}
         self._queued = 0
+        self._downs = 0  # deaths of instances so far: their time, where there is no clock
 
     @property
     def degraded(self) -> bool:
@@ -144,6 +145,7 @@ class Fleet:
         if not journey.started:
             journey.started = True
             self._queued -= 1
+        self._heard(journey.source or journey.target)
         out: list[Action] = []
         if journey.phase is Phase.PREFILLING:
             self._handover.hold(journey, token, now)
@@ -193,6 +195,7 @@ class Fleet:
     def heartbeat(self, index: int, now: float) -> None:
         """Instance `index` lives and still wants what it is to pull: its leases are renewed."""
         target = self._roster.instances[index]
+        self._heard(target)
         for name in [n for n in self._handover.leases if self._journeys[n].target is target]:
             self._handover.leases.renew(name, now)
 
@@ -230,6 +233,7 @@ class Fleet:
             return []
         self._set_state(dead, "down")
         self._placement.forget(dead)
+        self._downs += 1
         out: list[Action] = []
         hit = [one for one in self._journeys.values() if dead in (one.source, one.target)]
         for journey in hit:
@@ -247,6 +251,7 @@ class Fleet:
         instance = self._roster.instances[index]
         out = self.instance_down(index, produced)
         instance.epoch += 1
+        self._heard(instance)
         self._set_state(instance, "up")
         for journey in list(self._waiting.values()):
             del self._waiting[journey.request.id]
@@ -332,12 +337,21 @@ class Fleet:
     def _lose(self, journey: Journey, dead: Instance, produced: Produced, out: list[Action]) -> None:
         """Take a request off an instance that died. KV kept on a live prefill instance stays there."""
         running = journey.phase in (Phase.SERVING, Phase.DECODING)
-        journey.deaths += running or journey.phase is Phase.PREFILLING
+        # Several that die at once pass it on from one to the next: whoever has said nothing since the one before
+        # died may have been dead by then, and not of it.
+        if (running or journey.phase is Phase.PREFILLING) and dead.heard >= journey.died_at:
+            journey.deaths += 1
+            journey.died_at = self._downs
         if journey.source is dead:
             self._handover.leave_source(journey, out, dead)
         self._handover.leave_target(journey, out, dead)
         if running:
             journey.continue_from(produced(journey.request.id))
+
+    def _heard(self, instance: Instance | None) -> None:
+        """It lives."""
+        if instance is not None:
+            instance.heard = self._downs
 
     def _restart(self, journey: Journey, out: list[Action]) -> None:
         """Start anew from the tokens produced."""

@@ -55,6 +55,7 @@ class Journey:
     __slots__ = (
         "attempt",
         "deaths",
+        "died_at",
         "ended",
         "failed_pulls",
         "original",
@@ -79,6 +80,7 @@ class Journey:
         self.produced: tuple[int, ...] = ()
         self.failed_pulls = 0
         self.deaths = 0  # of instances that were computing it
+        self.died_at = 0  # how many instances of the fleet had died then
         self.started = False  # its client has a token
         self.ended = False  # for its client; only a copy still writes
 

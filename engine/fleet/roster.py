@@ -29,7 +29,19 @@ class Instance:
     that waits for the answer to a Reserve, and `full` says that the last answer was no.
     """
 
-    __slots__ = ("asking", "bit", "epoch", "full", "index", "pool", "queue", "requests", "state", "tokens")
+    __slots__ = (
+        "asking",
+        "bit",
+        "epoch",
+        "full",
+        "heard",
+        "index",
+        "pool",
+        "queue",
+        "requests",
+        "state",
+        "tokens",
+    )
 
     def __init__(self, index: int, pool: PoolConfig) -> None:
         self.index = index
@@ -37,6 +49,7 @@ class Instance:
         self.pool = pool
         self.state: State = "up"
         self.epoch = 1
+        self.heard = 0  # how many instances of the fleet had died when it last said something
         self.requests = 0
         self.tokens = 0
         self.queue: deque[Journey] = deque()

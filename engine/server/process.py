@@ -33,7 +33,8 @@ from engine.config_file import read_config
 from engine.emulation import Emulation, read_emulation
 from engine.errors import AdviseError, InputError, MachineError
 from engine.fleet.fleet import Fleet
-from engine.launchable import why_not_launchable
+from engine.host import usable_cores
+from engine.launchable import why_not_launchable, why_too_few_cores
 from engine.server.app import Api
 from engine.server.choices import Served
 from engine.server.codec import TextCodec, load_codec
@@ -188,7 +189,7 @@ class _Server:
             infos[0].vocab_size,
             self._config.server.max_queued,
         )
-        facts = {"oversubscribed": self._options.oversubscribe, "emulated": self._emulated()}
+        facts = {"oversubscribed": self._oversubscribed(), "emulated": self._emulated()}
         two_call = TwoCall(self._config, secret_of(self._config), self._layout)
         return Api(served, self._front, self._codec, self._metrics, facts, two_call)
 
@@ -199,6 +200,12 @@ class _Server:
     def _guarded(self, api: Api) -> Guard:
         key = os.environ.get(API_KEY_VARIABLE) or None
         return api.application(api_key=key, loopback=is_loopback(self._config.server.host))
+
+    def _oversubscribed(self) -> bool:
+        """Instances share cores, so that times mean nothing."""
+        if self._options.emulation is not None or not self._options.oversubscribe:
+            return False
+        return why_too_few_cores(self._config, usable_cores()) is not None
 
     def _emulated(self) -> dict[str, Any] | None:
         emulation = self._options.emulation
@@ -231,7 +238,7 @@ class _Server:
             "note": first.note,
             "fault": self._options.fault,
             "transport": peers[0] if peers else None,
-            "oversubscribed": self._options.oversubscribe,
+            "oversubscribed": self._oversubscribed(),
             "emulated": self._emulated(),
             "instances": [
                 {

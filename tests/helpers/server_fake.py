@@ -2,7 +2,7 @@
 
 Run as a program it behaves as `python -m engine.server` does, so that signals and sockets are tested on real
 processes; with `instance` it is an instance. `model.path` in its engine.yaml says how: `sleep:0.01` makes a
-step take 10 ms, `fail:2` raises in the first step that decodes two requests, `device:NAME` says what it runs on.
+step take 10 ms, `fail:2` raises in the first step that decodes two requests, `device:NAME` is what it runs on.
 """
 
 from __future__ import annotations
