@@ -177,13 +177,21 @@ def table(results: Results, setup: str) -> str:
 
 
 def _rows(plan: PlanRecord, found: dict[tuple[str, float], CellRecord | None]) -> list[str]:
-    offered = [f"{plan.rate_rps(factor) / plan.devices:.3g}" for factor in FACTORS]
-    lines = [f"| **{plan.kind}** | *offered* | {' | '.join(offered)} |"]
+    offered = " | ".join(f"{_offered(plan, found, factor):.3g}" for factor in FACTORS)
+    lines = [f"| **{plan.kind}** | *offered* | {offered} |"]
     for name, arm in plan.arms.items():
         mark = " \\*" if name == plan.advised else ""
         cells = [_cell(found[name, factor]) for factor in FACTORS]
         lines.append(f"| | {name}{mark}: {arm.words} | {' | '.join(cells)} |")
     return lines
+
+
+def _offered(plan: PlanRecord, found: dict[tuple[str, float], CellRecord | None], factor: float) -> float:
+    """Requests/s and device that were sent: Poisson, so not just those that were meant to be."""
+    for (_, at), cell in found.items():
+        if cell is not None and at == factor:
+            return cell.requests * plan.time_scale / cell.seconds / plan.devices
+    return plan.rate_rps(factor) / plan.devices
 
 
 def _cell(cell: CellRecord | None) -> str:

@@ -337,8 +337,8 @@ class Fleet:
     def _lose(self, journey: Journey, dead: Instance, produced: Produced, out: list[Action]) -> None:
         """Take a request off an instance that died. KV kept on a live prefill instance stays there."""
         running = journey.phase in (Phase.SERVING, Phase.DECODING)
-        # Several that die at once pass it on from one to the next: whoever has said nothing since the one before
-        # died may have been dead by then, and not of it.
+        # Several that die at once hand it on from one to the next: who has said nothing since the last one died
+        # may have been dead by then, and not of it.
         if (running or journey.phase is Phase.PREFILLING) and dead.heard >= journey.died_at:
             journey.deaths += 1
             journey.died_at = self._downs

@@ -32,7 +32,11 @@ async def sigterm(stage: Stage, row: Row, _: Random) -> None:
         ready = await _health(engine.url)
         await asyncio.gather(*asking)
     status = await asyncio.to_thread(engine.wait, DRAIN_S)
-    row.figures |= {"open": open_then, "exit_s": time.monotonic() - at, "status": status}
+    row.figures |= {
+        "open": open_then,
+        "exit_s": time.monotonic() - at,
+        "status": -1 if status is None else status,
+    }
     row.take(client.got[: len(asking)], quiet)
     if late.status != 503 or not late.retry_after:
         row.why.append(f"a new request: {late.status} {late.retry_after} {late.error}")

@@ -235,11 +235,13 @@ DEFECTS = (
         "reply.checksum",
     ),
     Defect(
-        "a puller that gave up goes on writing",
+        "a copy is reported as failed while a part of it is still being written",
         "53, 61",
         PULLER,
-        "        copy.over = True\n        del self.copies[job.request_id]\n",
-        "        copy.over = reason != 'timeout'\n        self.copies.pop(job.request_id, None)\n",
+        '            return self._end(copy, "failed")\n        delay',
+        "            copy.at -= len(values)\n"
+        "            self._process.later(0.5, 'copy', partial(self._write, copy, values))\n"
+        '            return self._end(copy, "failed")\n        delay',
     ),
     Defect(
         "a copy that fails is not reported",

@@ -20,7 +20,8 @@ from helpers.fleet_wire import Channel, Delays
 from engine.fleet.fleet import Fleet
 from engine.fleet.journey import LEASED, Phase
 from engine.request import Request
-from engine.server.front import Front, Instances
+from engine.server.front import Front
+from engine.server.instances import Instances
 from engine.server.links import Links
 from engine.server.messages import (
     Abort,

@@ -76,7 +76,7 @@ class Shape:
 
     def _pool(self, random: Random, role: str, count: int) -> PoolConfig:
         return PoolConfig(
-            role=role,  # type: ignore[arg-type]
+            role=role,
             count=count,
             batching=random.choice(["chunked", "chunked", "prefill_first"]),
             queue_policy=random.choice(["fcfs", "prefix_first"]),
