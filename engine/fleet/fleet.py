@@ -167,9 +167,9 @@ class Fleet:
         """The copy is complete and its checksums are right. It counts if the lease still holds at `now`."""
         return self._copied(request_id, attempt, now, complete=True)
 
-    def pull_failed(self, request_id: str, attempt: int, now: float) -> list[Action]:
-        """The copy failed, and nothing writes for it any more."""
-        return self._copied(request_id, attempt, now, complete=False)
+    def pull_failed(self, request_id: str, attempt: int, now: float, *, gone: bool = False) -> list[Action]:
+        """The copy failed, and nothing writes for it any more. `gone`: the source holds the KV no longer."""
+        return self._copied(request_id, attempt, now, complete=False, gone=gone)
 
     def finished(self, request_id: str, attempt: int) -> list[Action]:
         """The instance ended the request, well or with an error, and has freed what is not kept."""
@@ -314,7 +314,9 @@ class Fleet:
         else:
             self._handover.queue(journey, target, out)
 
-    def _copied(self, request_id: str, attempt: int, now: float, *, complete: bool) -> list[Action]:
+    def _copied(
+        self, request_id: str, attempt: int, now: float, *, complete: bool, gone: bool = False
+    ) -> list[Action]:
         out: list[Action] = []
         journey = self._journeys.get(request_id)
         if journey is None or journey.attempt != attempt or journey.phase not in (Phase.PULLING, Phase.VOID):
@@ -328,7 +330,7 @@ class Fleet:
             source = journey.source
             holds = source and self._handover.leases.holds(request_id, source.epoch, now)
             # Of a foreign source nobody says that it died; a failed pull may be all that is heard of it.
-            if not holds or journey.failed_pulls >= PULL_TRIES or source is self._roster.foreign:
+            if gone or not holds or journey.failed_pulls >= PULL_TRIES or source is self._roster.foreign:
                 self._handover.leave_source(journey, out)
         self._handover.leave_target(journey, out, copied=True)
         self._go_on(journey, out)

@@ -272,8 +272,11 @@ class Front:
     def _landed(self, now: float) -> None:
         """Copies that are complete, for the bytes and for the link."""
         for report in self._links.landed(now):
-            answer = self._fleet.pulled if report.result == "ok" else self._fleet.pull_failed
-            self._do(answer(report.request_id, report.attempt, now), now)
+            name, attempt, result = report.request_id, report.attempt, report.result
+            if result == "ok":
+                self._do(self._fleet.pulled(name, attempt, now), now)
+            else:
+                self._do(self._fleet.pull_failed(name, attempt, now, gone=result == "expired"), now)
         self._links.wake_at(now, lambda: self._landed(self._clock()))
 
     def _event(self, index: int, event: Event, now: float) -> None:

@@ -364,6 +364,18 @@ def test_failing_pulls_never_cost_more_than_computing_the_prompt() -> None:
     assert (serve.instance in (1, 2), serve.request) == (True, after((70,)))
 
 
+def test_kv_that_its_source_holds_no_longer_is_not_asked_for_again() -> None:
+    """The source's own lease ran out first; the router's still holds."""
+    fleet = split(decode=2)
+    one = Split(fleet)
+    one.to("pulling")
+    release, abort, again = fleet.pull_failed("r", one.attempt, now=2.0, gone=True)
+    assert release == Release(0, "r")
+    assert isinstance(abort, Abort)
+    assert isinstance(again, Prefill)
+    assert again.request.prompt == (*PROMPT, 70)
+
+
 def test_new_requests_are_refused_while_too_many_wait_for_their_first_token() -> None:
     fleet = split(max_queued=2)
     one = Split(fleet, "a")
