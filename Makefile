@@ -31,9 +31,8 @@ test-faults: .venv/dev.stamp  ## processes killed, stopped and cut off by real s
 check: .venv/dev.stamp  ## style, types, import directions, and GPU kernels compiled ahead of time
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m engine.kernels.compile
+	$(BIN)/mypy & types=$$!; $(BIN)/python -m engine.kernels.compile; kernels=$$?; wait $$types && exit $$kernels
 
 bench: .venv/dev.stamp  ## every figure that README and docs claim
 	$(BIN)/python -m benchmarks

@@ -11,8 +11,14 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Serve and replay, or take the time: other work on the cores shows.
-TIMED = ("server", "validation", "deploy", "test_loop.py", "security/test_security_salt.py")
+# Replay against the clock, or take the time: other work on the cores shows.
+TIMED = (
+    "deploy/test_deploy_rehearsed.py",
+    "security/test_security_salt.py",
+    "server/test_server_connections.py",
+    "test_loop.py",
+    "validation",
+)
 
 
 @pytest.hookimpl(tryfirst=True)

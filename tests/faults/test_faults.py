@@ -19,8 +19,6 @@ from helpers.faults_run import Quiet, Row, Stage, quiet_run
 from helpers.faults_suite import Run, Scenario, one_row, ready
 from helpers.faults_watch import settled, watching
 
-pytestmark = pytest.mark.timed  # a busy machine is no fault
-
 TINY = Scenario("fast", Spec("tiny", 1, 1, max_seqs=8), kill_all, requests=160, clients=16)
 
 

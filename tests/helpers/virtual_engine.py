@@ -27,7 +27,7 @@ from engine.server.messages import Add, Report, Rested, Stepped
 from engine.server.metrics import Metrics
 from engine.server.step_log import StepLog
 from engine.server.ticket import Ticket
-from engine.step import Executor
+from engine.step import Executor, Handle, Step, StepResult
 from engine.step_time.model import StepTimeModel
 
 
@@ -52,6 +52,24 @@ class _AsItWas:
 
     def request(self) -> Request:
         return self.original
+
+
+class _Asleep:
+    """Hides when a step ends: a driver that knew would wait by the wall, and no virtual time would pass."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def submit(self, step: Step) -> Handle:
+        return _Hidden(self._executor.submit(step))
+
+
+@dataclass(frozen=True)
+class _Hidden:
+    handle: Handle
+
+    def result(self) -> StepResult:
+        return self.handle.result()
 
 
 class _Engine:
@@ -152,7 +170,7 @@ def run_emulated(load: Load, pool: PoolConfig, step_time: StepTimeModel, log: Pa
         assert pool.kv_tokens is not None
         kv = np.zeros((2, pool.kv_tokens // pool.block_size + 1, pool.block_size), np.uint32)
         executor = EmulatedExecutor(step_time, kv, sleep=clock.sleep, clock=clock)
-        engine = _Engine(pool, executor, log, clock, [request for _, request in clock.todo])
+        engine = _Engine(pool, _Asleep(executor), log, clock, [request for _, request in clock.todo])
         clock.loop, engine.on_idle = engine.front, clock.idle
         await engine.front.start(lambda: None)
         await clock.all_sent.wait()

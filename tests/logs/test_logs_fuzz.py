@@ -292,6 +292,7 @@ def huge_files() -> Iterator[tuple[str, bytes, int]]:
     yield "bomb of an open quote", gzip.compress(quotes, 1), 100
 
 
+@pytest.mark.slow
 def test_huge_lines_and_bombs_take_a_bounded_amount_of_memory(tmp_path: Path) -> None:
     expected = {}
     for name, content, requests in huge_files():

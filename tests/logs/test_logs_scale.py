@@ -320,6 +320,7 @@ BOMBS: dict[str, tuple[Callable[[], bytes], str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of memory from /proc")
 @pytest.mark.parametrize("name", BOMBS)
 def test_memory_is_bounded(tmp_path: Path, name: str) -> None:
