@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import shutil
 import signal
 import socket
 import sys
@@ -71,6 +72,7 @@ class Instance:
 
     def __init__(self, start: Start, channel: InstanceChannel, load: Load) -> None:
         self._channel = channel
+        self._router, self._folder = os.getppid(), start.folder
         self._stopped = threading.Event()
         self._failed = False
         config = EngineConfig.model_validate(start.config)
@@ -167,7 +169,7 @@ class Instance:
                 _log.exception("the router said something unintelligible")
                 order = None
             if order is None:
-                os._exit(0)
+                self._leave()
             if isinstance(order, Start):
                 continue
             self._driver.put(order)
@@ -175,6 +177,15 @@ class Instance:
                 self._driver.join()
                 self._stopped.set()
                 return
+
+    def _leave(self) -> None:
+        """Nobody is left to answer: end at once; where the router died, nobody else clears its folder away."""
+        for _ in range(20):  # a process that dies closes its files before its children see it gone
+            if os.getppid() != self._router:
+                shutil.rmtree(self._folder, ignore_errors=True)
+                break
+            time.sleep(0.01)
+        os._exit(0)
 
     def _beat(self) -> None:
         while not self._stopped.wait(BEAT_S):
@@ -190,7 +201,7 @@ class Instance:
         try:
             self._channel.send(report)
         except OSError:
-            os._exit(0)
+            self._leave()
 
 
 def _words(error: AdviseError) -> Failed:

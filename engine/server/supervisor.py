@@ -87,9 +87,11 @@ class Supervisor:
         self._dtype = asyncio.get_running_loop().create_future()
         self._up = asyncio.Event()
         first, *others = self.members
+        if first.start.dtype != "auto":
+            self._dtype.set_result(first.start.dtype)
         self._spawn(first)
         if others:
-            # Each would find its own `auto`, and KV of different numbers cannot be handed over.
+            # Each would find its own of `auto`, and KV of different numbers cannot be handed over.
             await self._wait_for(self._dtype)
             for member in others:
                 self._spawn(member)

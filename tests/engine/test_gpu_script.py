@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 pytest.importorskip("triton")
 
 
+@pytest.mark.slow
 def test_every_section_runs_and_says_what_it_measured() -> None:
     argv = [sys.executable, "-m", "benchmarks.gpu", "--toy"]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -40,7 +40,8 @@ def ran(stage: Stage, run: Run) -> Row:
 def test_kill_9_of_an_instance_loses_and_doubles_no_token(stage: Stage, role: str) -> None:
     row = ran(stage, partial(kill, role=role))
     assert row.requests == 160
-    assert row.figures["requeued"] > 0
+    # A prefill of this model is over in milliseconds: there may be none to start again.
+    assert row.figures["requeued"] > 0 or role == "prefill"
 
 
 def test_clients_that_leave_at_any_moment_leave_no_block_behind(stage: Stage) -> None:

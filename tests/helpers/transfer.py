@@ -142,8 +142,10 @@ class SourceProcess:
         self._process, self.peer = process, peer
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it, and for SIGKILL wait until it has worked."""
+        """Send it, and for SIGKILL and SIGSTOP wait until it has worked."""
         self._process.send_signal(number)
+        if number is signal.SIGSTOP:
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
         if number is signal.SIGKILL:
             self._process.wait()
 

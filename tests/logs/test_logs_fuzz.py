@@ -168,6 +168,7 @@ def fuzz(logs: Mapping[str, list[bytes]], folder: Path, lines: int, first_round:
             return
 
 
+@pytest.mark.slow
 def test_damaged_logs_of_every_format(logs: dict[str, list[bytes]], tmp_path: Path) -> None:
     fuzz(logs, tmp_path, QUICK_LINES, first_round=0)
 

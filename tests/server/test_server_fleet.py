@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 from helpers.server import blocks, client, eventually, fake_engine, metrics
 
 from advisor.deploy.local import RunningEngine
@@ -118,8 +119,11 @@ def test_a_stopped_instance_is_waited_for_and_a_hung_one_is_replaced() -> None:
         assert answer.result(60) == expected("x", 300)
 
 
-def test_no_instance_outlives_its_router() -> None:
+def test_no_instance_outlives_its_router(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     with fake_engine() as engine, client(engine) as http:
         pid = instances(http)[0]["pid"]
+        (folder,) = tmp_path.glob("advise-????????")
         os.kill(engine.info.pid, signal.SIGKILL)
+        eventually(lambda: not folder.exists(), "the launch's folder is cleared away")
         eventually(lambda: not Path(f"/proc/{pid}/cmdline").exists(), "the instance ends")
