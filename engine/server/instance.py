@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
@@ -178,7 +179,7 @@ class Instance:
                 self._stopped.set()
                 return
 
-    def _leave(self) -> None:
+    def _leave(self) -> NoReturn:
         """Nobody is left to answer: end at once; where the router died, nobody else clears its folder away."""
         for _ in range(20):  # a process that dies closes its files before its children see it gone
             if os.getppid() != self._router:
