@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 QUICK := not slow and not readers and not producers and not routers
+WORKERS = $(shell $(BIN)/python -c "from engine.host import usable_cores; print(usable_cores() + 1)")
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test test-slow test-faults test-readers test-producers test-routers check bench clean
@@ -9,8 +10,8 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 demo: .venv/engine.stamp  ## analyse a sample log, launch what is advised beside the baseline, measure both
 	$(BIN)/advise demo
 
-test: .venv/dev.stamp  ## the tests that run without a GPU, in more processes than cores, as many wait; then those that measure time
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m "$(QUICK) and not timed"
+test: .venv/dev.stamp  ## the tests that run without a GPU, in one process more than cores, since many wait; then those that measure time
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "$(QUICK) and not timed"
 	$(BIN)/python -m pytest -m "$(QUICK) and timed"
 
 test-slow: .venv/dev.stamp  ## the long suites: 1,000,000 random core events, soak, fuzz, the whole equality matrix

@@ -1,33 +1,41 @@
-"""engine.yaml on disk: read it into an EngineConfig, and word one as YAML."""
+"""Configurations on disk: read engine.yaml and its like strictly, and word an EngineConfig as YAML."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
 import yaml
 from pydantic import ValidationError
 
-from engine.config import EngineConfig
+from engine.config import Config, EngineConfig
 from engine.errors import InputError
+
+C = TypeVar("C", bound=Config)
 
 
 def read_config(path: Path) -> EngineConfig:
     """Read engine.yaml. Raises InputError that names the key."""
+    return read_strict(path, EngineConfig, "engine configuration", hint="advise analyze LOG writes one")
+
+
+def read_strict(path: Path, model: type[C], what: str, *, hint: str | None = None) -> C:
+    """Read a YAML file as `model`, in words an `what`; `hint` is for a file that cannot be read.
+
+    Raises InputError that names the key.
+    """
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return EngineConfig.model_validate(values or {})
+        return model.model_validate(values or {})
     except OSError as error:
-        hint = "advise analyze LOG writes one"
-        raise InputError(
-            "cannot read the configuration", where=str(path), why=error.strerror, hint=hint
-        ) from None
+        raise InputError(f"cannot read the {what}", where=str(path), why=error.strerror, hint=hint) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError("not valid YAML", where=str(path), why=str(error)) from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"]) or "top level"
         why = f"{key}: {first['msg'].removeprefix('Value error, ')}"
-        raise InputError("not an engine configuration", where=str(path), why=why) from None
+        raise InputError(f"not an {what}", where=str(path), why=why) from None
 
 
 def config_text(config: EngineConfig) -> str:

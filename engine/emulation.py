@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import Field, PlainSerializer, PlainValidator, ValidationError, model_validator
+from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 
 from engine.config import Config, EngineConfig
+from engine.config_file import read_strict
 from engine.errors import InputError
 from engine.launchable import why_not_launchable
 from engine.step_time.model import StepShape, StepTimeModel
@@ -88,18 +89,7 @@ class Emulation(Config):
 
 def read_emulation(path: Path) -> Emulation:
     """Read an emulation file. Raises InputError that names the key."""
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return Emulation.model_validate(values or {})
-    except OSError as error:
-        raise InputError("cannot read the emulation", where=str(path), why=error.strerror) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError("not valid YAML", where=str(path), why=str(error)) from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"]) or "top level"
-        why = f"{key}: {first['msg'].removeprefix('Value error, ')}"
-        raise InputError("not an emulation file", where=str(path), why=why) from None
+    return read_strict(path, Emulation, "emulation file")
 
 
 def emulation_text(emulation: Emulation) -> str:

@@ -126,7 +126,6 @@ def load_torch(start: Start, config: EngineConfig, probed: Callable[[str], None]
         first_gpu=start.first_device,
         shared=start.transport is not None,
     )
-    first = start.first_device
     return Backend(
         executor=executor,
         eos_token_ids=eos_token_ids(folder),
@@ -134,9 +133,7 @@ def load_torch(start: Start, config: EngineConfig, probed: Callable[[str], None]
         vocab_size=executor.shape.vocab,
         max_len=executor.shape.max_len,
         dtype=dtype,
-        devices=tuple(
-            f"{'cuda' if gpus else 'cpu'}:{first + number}" for number in range(pool.devices_per_instance)
-        ),
+        devices=_device_names("cuda" if gpus else "cpu", start.first_device, pool.devices_per_instance),
         threads=pool.devices_per_instance,
         kv_tokens_planned=planned,
         device=gpus[0].name if gpus else "cpu",
@@ -147,6 +144,10 @@ def load_torch(start: Start, config: EngineConfig, probed: Callable[[str], None]
         pages=executor.pages,
         close=executor.close,
     )
+
+
+def _device_names(kind: str, first: int, count: int) -> tuple[str, ...]:
+    return tuple(f"{kind}:{number}" for number in range(first, first + count))
 
 
 def _refuse_too_few_cores(start: Start, config: EngineConfig, cores: int) -> None:

@@ -20,11 +20,10 @@ _COUNTED = ("prefix_query_tokens", "prefix_hit_tokens", "preemptions")
 
 
 class Observer:
-    """Records one fleet. `names` and `pools` of its instances, in order."""
+    """Records one fleet; `names` and `pools` are those of its instances, in order."""
 
     def __init__(self, metrics: Metrics, names: Sequence[str], pools: Sequence[PoolConfig]) -> None:
         self._metrics = metrics
-        self._names = names
         self._instances = [_Instance(metrics, name, pool) for name, pool in zip(names, pools, strict=True)]
         self._counts: dict[str, int] = {}
 

@@ -42,7 +42,7 @@ def test_a_folder_and_its_engine_yaml_are_the_same_target(folder: Path) -> None:
 
 def test_no_target_is_the_default_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    with pytest.raises(InputError, match="cannot read the configuration") as caught:
+    with pytest.raises(InputError, match="cannot read the engine configuration") as caught:
         find()
     assert caught.value.where == str(DEFAULT_FOLDER / "engine.yaml")
 
