@@ -24,24 +24,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from advisor.deploy.launch import Launchable, launch
 from advisor.deploy.rehearsal import rehearsal
-from advisor.simulation.outcome import Outcome
-from advisor.simulation.slo import Slo
 from advisor.validation.validate import Options, validate
 from advisor.validation.verdict import Result
 from benchmarks._agreement import RUNS, Figures, Run, faults, off
-from benchmarks._rehearsed import REHEARSED, Rehearsed, simulated
+from benchmarks._rehearsed import DRAWS, MOVED_S, REHEARSED, Rehearsed, expected, simulated
 from engine.host import usable_cores
 
 TRIES = 3  # of a run that was INVALID
 BISECTIONS = 9
 QUICK_REQUESTS = 150
 HEADS = (
-    "plan", "rate /s", "attainment: simulated", "measured", "points off", "P90 TTFT s: simulated", "measured",
-    "off", "P90 TPOT ms: simulated", "measured", "clock lag P99 / median step", "verdict",
+    "plan", "rate /s", "attainment: simulated", "measured", "points off", "by chance", "P90 TTFT s: simulated",
+    "measured", "off", "by chance", "P90 TPOT ms: simulated", "measured", "clock lag P99 / median step",
+    "verdict",
 )  # fmt: skip
 
 
@@ -58,9 +56,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     time_scale: float
     simulated: tuple[float, float, float]  # attainment, P90 TTFT, P90 TPOT
+    by_chance: tuple[float, float]  # standard deviations: of attainment, of P90 TTFT over its mean
     measured: tuple[float, float, float]
-    refused: tuple[int, int]  # simulated and measured
-    cached: tuple[int, int]  # prompt tokens that hit, simulated and measured
+    refused: tuple[int, int]  # simulated, of the very arrivals of the log, and measured
+    cached: tuple[int, int]  # prompt tokens that hit, likewise
     step_p50_s: float
     lag_p99_s: float
     send_lag_p99_s: float
@@ -150,7 +149,9 @@ def rates(plan: Rehearsed, what: Launchable, moves: Sequence[int]) -> Iterator[t
 def _run(plan: Rehearsed, what: Launchable, wanted: float, rate: float, moved: int) -> Row:
     """Simulate the requests of one run, launch the fleet, replay them."""
     slo, trace = plan.target.slo, plan.trace(rate, moved)
-    predicted = simulated(trace, what.config, rehearsal(what, plan.target.gpu, plan.time_scale))
+    emulation = rehearsal(what, plan.target.gpu, plan.time_scale)
+    predicted = simulated(trace, what.config, emulation)
+    figures, by_chance = expected(trace, what.config, emulation, slo)
     began = time.monotonic()
     with launch(what, port=0, emulate=plan.target.gpu, time_scale=plan.time_scale) as launched:
         result = validate(
@@ -168,7 +169,8 @@ def _run(plan: Rehearsed, what: Launchable, wanted: float, rate: float, moved: i
         moved=moved,
         requests=len(trace),
         time_scale=plan.time_scale,
-        simulated=_simulated(predicted, slo),
+        simulated=figures,
+        by_chance=by_chance,
         measured=(
             result.score.attainment,
             latencies.ttft.p90 if latencies.ttft else 0.0,
@@ -188,11 +190,6 @@ def _run(plan: Rehearsed, what: Launchable, wanted: float, rate: float, moved: i
     )
 
 
-def _simulated(outcome: Outcome, slo: Slo) -> tuple[float, float, float]:
-    ttft, tpot = (np.nanpercentile(column, 90) for column in (outcome.ttft_s, outcome.tpot_s))
-    return outcome.attainment(slo), float(ttft), float(tpot)
-
-
 def _why_invalid(result: Result) -> str | None:
     """What was wrong with a measurement, or befell the fleet; None where it counts."""
     return result.reason if result.verdict == "INVALID" or result.incidents else None
@@ -207,7 +204,12 @@ def table(done: Sequence[Row]) -> str:
         lines.append(f"| {' | '.join(_cells(list(same)))} |")
     where = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     days = sorted({row.at[:10] for row in done})
-    return "\n".join([*lines, "", f"{' to '.join(dict.fromkeys([*days[:1], *days[-1:]]))}; {where}."])
+    when = " to ".join(dict.fromkeys([*days[:1], *days[-1:]]))
+    chance = (
+        f"Simulated: mean of {DRAWS} simulations, each arrival up to {MOVED_S * 1e3:g} ms of the wall clock "
+        "late; by chance: their standard deviation"
+    )
+    return "\n".join([*lines, "", f"{chance}. {when}; {where}."])
 
 
 def _cells(rows: Sequence[Row]) -> list[str]:
@@ -223,9 +225,11 @@ def _cells(rows: Sequence[Row]) -> list[str]:
         _each(f"{row.simulated[0]:.1%}" for row in good),
         _each(f"{row.measured[0]:.1%}" for row in good),
         _each(f"{(row.measured[0] - row.simulated[0]) * 100:+.1f}" for row in good),
+        _each(f"{100 * row.by_chance[0]:.1f}" for row in good),
         _each(f"{row.simulated[1]:.3f}" for row in good),
         _each(f"{row.measured[1]:.3f}" for row in good),
         _each(f"{one:+.1%}" for one in ttft),
+        _each(f"{row.by_chance[1]:.1%}" for row in good),
         _each(f"{row.simulated[2] * 1e3:.1f}" for row in good),
         _each(f"{row.measured[2] * 1e3:.1f}" for row in good),
         _each(f"{row.lag_p99_s / row.step_p50_s:.1%}" for row in good if row.step_p50_s),
