@@ -57,6 +57,7 @@ from benchmarks._three_traffic import Kind, SetupName, kinds  # noqa: E402
 from engine.errors import AdviseError  # noqa: E402
 
 TITLES = {"cpu": "Two cores, the real model", "emulated": "Eight emulated GPUs"}
+MOST_OPEN = 900  # requests of a cell; the engine takes 1,024 connections
 CODE = ("engine", "advisor/simulation", "advisor/advice")
 Measure = Callable[[str, Cell, Outcome], CellRecord]
 Advise = Callable[[Kind, SetupRecord], PlanRecord]
@@ -101,7 +102,7 @@ def _run_arm(
     measure: Measure,
 ) -> None:
     """One configuration, at the loads that are missing, in one engine."""
-    seconds = wanted.seconds or kind.cell_s
+    seconds = wanted.seconds or cell_seconds(kind, plan)
     cells = [Cell(kind, plan, arm, factor, seconds, CORES) for factor in FACTORS]
     cells = [cell for cell in cells if not _there(results, cell)]
     if not cells:
@@ -116,6 +117,12 @@ def _run_arm(
                 f"{setup.setup}, {kind.name}, {arm}, {cell.factor:g} x: {record.good} of {record.requests} "
                 f"good, {record.predicted_good} predicted; {record.wall_s:.0f} s {' '.join(record.red)}"
             )
+
+
+def cell_seconds(kind: Kind, plan: PlanRecord) -> float:
+    """How long a cell is sent: as its kind says, unless the engine might refuse some of so many requests."""
+    most_s = MOST_OPEN * plan.time_scale / plan.rate_rps(FACTORS[-1])
+    return min(kind.cell_s, float(int(most_s)))
 
 
 def _hardware(setup: SetupRecord, kind: Kind) -> Hardware:
