@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from advisor.advice.current.metrics import fetch, samples_of
-from advisor.logs.trace import Trace
+from advisor.logs.trace import BoolColumn, Trace
 from advisor.simulation.outcome import Outcome
 from advisor.simulation.slo import Slo
 from advisor.validation import gates, metrics
@@ -162,13 +162,16 @@ def _schedule(cell: Cell, endpoint: Endpoint) -> list[Due]:
 def _record(
     cell: Cell, endpoint: Endpoint, outcome: Replay, meanwhile: Meanwhile, predicted: Outcome
 ) -> CellRecord:
-    slo, plan, records = cell.kind.slo, cell.plan, outcome.records
-    score, latencies = metrics.score(records, slo, cell.modelled_s), metrics.latencies(records)
-    judged = gates.judge(records, latencies, slo, "complete")
+    slo, plan = cell.kind.slo, cell.plan
+    judged = cell.trace.arrival_s >= cell.kind.warm * cell.modelled_s
+    records = tuple(record for record in outcome.records if judged[record.row])
+    judged_s = (1 - cell.kind.warm) * cell.modelled_s
+    score, latencies = metrics.score(records, slo, judged_s), metrics.latencies(records)
+    found = gates.judge(records, latencies, slo, "complete")
     step_p50_s, lag_p99_s = meanwhile.clock()
     if endpoint.emulates is not None:
-        judged += (gates.clock_lag(step_p50_s, lag_p99_s),)
-    good = int(predicted.kept(slo).sum())
+        found += (gates.clock_lag(step_p50_s, lag_p99_s),)
+    good = int(predicted.kept(slo)[judged].sum())
     cpu = meanwhile.cpu(cell.cores)
     return CellRecord(
         setup=plan.setup,
@@ -179,20 +182,21 @@ def _record(
         arm=cell.arm,
         factor=cell.factor,
         seconds=cell.seconds,
+        warm_s=cell.kind.warm * cell.seconds,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
         requests=len(records),
         good=score.good,
-        good_rate=score.good / cell.modelled_s / plan.devices,
+        good_rate=score.good / judged_s / plan.devices,
         predicted_good=good,
-        predicted_rate=good / cell.modelled_s / plan.devices,
+        predicted_rate=good / judged_s / plan.devices,
         ttft_p90_s=None if latencies.ttft is None else latencies.ttft.p90,
-        predicted_ttft_p90_s=_p90(predicted.ttft_s),
+        predicted_ttft_p90_s=_p90(predicted.ttft_s[judged]),
         tpot_p90_s=None if latencies.tpot is None else latencies.tpot.p90,
-        predicted_tpot_p90_s=_p90(predicted.tpot_s),
+        predicted_tpot_p90_s=_p90(predicted.tpot_s[judged]),
         hit_rate=_hit_rate(records),
-        predicted_hit_rate=predicted.hit_rate_tokens,
+        predicted_hit_rate=_predicted_hit_rate(predicted, judged),
         misses=score.misses,
-        red=tuple(gate.name for gate in judged if gate.colour == "red" and _tells(gate)),
+        red=tuple(gate.name for gate in found if gate.colour == "red" and _tells(gate)),
         client_share=cpu.client_share,
         router_share=cpu.router_share,
         wall_s=cpu.wall_s,
@@ -211,6 +215,13 @@ def _hit_rate(records: tuple[Record, ...]) -> float | None:
     """Cached prompt tokens over all, of the requests that completed; None where none did."""
     known = [(one.n_cached or 0, one.want_in) for one in records if one.status == "ok"]
     return sum(cached for cached, _ in known) / sum(tokens for _, tokens in known) if known else None
+
+
+def _predicted_hit_rate(predicted: Outcome, judged: BoolColumn) -> float | None:
+    """As of the records: of those that are judged and were served."""
+    of = judged & predicted.served
+    prompt = int(predicted.prompt_tokens[of].sum())
+    return int(predicted.cached_tokens[of].sum()) / prompt if prompt else None
 
 
 def _p90(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float | None:

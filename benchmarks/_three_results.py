@@ -72,7 +72,8 @@ class PlanRecord(msgspec.Struct, frozen=True, kw_only=True, tag="plan", tag_fiel
 class CellRecord(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_field="record"):
     """One configuration at one load. Rates in good requests/s and device; times in modelled seconds.
 
-    `seconds`: wall seconds in which its requests were sent; `red`: gates that say it measured something else.
+    `seconds`: wall seconds in which its requests were sent, the first `warm_s` of them not judged; `red`: gates
+    that say it measured something else.
     """
 
     setup: str
@@ -103,6 +104,7 @@ class CellRecord(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_fiel
     step_p50_s: float | None = None
     lag_p99_s: float | None = None
     incidents: tuple[str, ...] = ()
+    warm_s: float = 0.0
 
 
 Record = SetupRecord | PlanRecord | CellRecord
@@ -190,7 +192,7 @@ def _offered(plan: PlanRecord, found: dict[tuple[str, float], CellRecord | None]
     """Requests/s and device that were sent: Poisson, so not just those that were meant to be."""
     for (_, at), cell in found.items():
         if cell is not None and at == factor:
-            return cell.requests * plan.time_scale / cell.seconds / plan.devices
+            return cell.requests * plan.time_scale / (cell.seconds - cell.warm_s) / plan.devices
     return plan.rate_rps(factor) / plan.devices
 
 
@@ -206,9 +208,10 @@ def _note(kind: Kind, plan: PlanRecord, cells: Sequence[CellRecord]) -> str:
     slower = "" if plan.time_scale == 1 else f" on a clock {plan.time_scale:g} times slower"
     seconds = ", ".join(f"{one:g}" for one in sorted({cell.seconds for cell in cells}))
     verdict = plan.verdict.replace("_", " ")
+    warm = f", the first {kind.warm:.0%} of the time not judged" if kind.warm else ""
     return (
         f"**{kind.name}**: {kind.words}; {kind.targets}. Advised: {plan.advice} ({verdict}). "
-        f"{sent} requests at the three loads, sent in {seconds or 'no'} s{slower}."
+        f"{sent} requests judged at the three loads, sent in {seconds or 'no'} s{slower}{warm}."
     )
 
 

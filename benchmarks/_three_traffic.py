@@ -19,6 +19,7 @@ from advisor.logs.trace import Blocks, IntColumn, Trace, rank_by_first
 from advisor.simulation.slo import Slo
 
 BLOCK = 16
+WARM = 1 / 3
 SetupName = Literal["cpu", "emulated"]
 Range = tuple[int, int]  # tokens, both ends included
 
@@ -39,12 +40,17 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Traffic of one kind, its targets, and the wall seconds in which requests of one cell are sent."""
+    """Traffic of one kind, its targets, and the wall seconds in which requests of one cell are sent.
+
+    `warm`: share of these whose requests are not judged. Every cell begins with empty caches and no queue, and
+    modelled seconds are few.
+    """
 
     name: str
     groups: tuple[Group, ...]
     slo: Slo
     cell_s: float
+    warm: float = 0.0
 
     @property
     def words(self) -> str:
@@ -111,18 +117,20 @@ CPU_KINDS = (
 EMULATED_KINDS = (
     Kind(
         "shared prefix",
-        (Group(1.0, (128, 512), (16, 48), prefixes=16, prefix_tokens=2048),),
+        (Group(1.0, (512, 1536), (16, 48), prefixes=8, prefix_tokens=2048),),
         Slo(ttft_s=1.2, tpot_s=0.06),
         16.0,
+        WARM,
     ),
-    Kind("long outputs", (Group(1.0, (64, 192), (96, 160)),), Slo(ttft_s=2.0, tpot_s=0.015), 24.0),
+    Kind("long outputs", (Group(1.0, (64, 192), (96, 160)),), Slo(ttft_s=2.0, tpot_s=0.015), 24.0, WARM),
     Kind(
         "long prompts beside streams",
         (Group(0.2, (4096, 8192), (4, 12)), Group(0.8, (64, 192), (32, 64))),
         Slo(ttft_s=2.0, tbt_s=0.06),
         16.0,
+        WARM,
     ),
-    Kind("strict targets", (Group(1.0, (512, 1536), (32, 64)),), Slo(ttft_s=0.2, tpot_s=0.03), 20.0),
+    Kind("strict targets", (Group(1.0, (512, 1536), (32, 64)),), Slo(ttft_s=0.2, tpot_s=0.03), 20.0, WARM),
 )
 
 
