@@ -19,7 +19,7 @@ from advisor.logs.trace import Blocks, IntColumn, Trace, rank_by_first
 from advisor.simulation.slo import Slo
 
 BLOCK = 16
-WARM = 1 / 3
+WARM = 1 / 3  # of a cell on the emulated setup (ours)
 SetupName = Literal["cpu", "emulated"]
 Range = tuple[int, int]  # tokens, both ends included
 

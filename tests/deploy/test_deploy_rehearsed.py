@@ -19,7 +19,8 @@ from advisor.deploy.launch import launch
 from advisor.deploy.rehearsal import rehearsal
 from advisor.simulation.slo import Slo
 from advisor.validation.prompts import PromptFactory
-from benchmarks._rehearsed import REHEARSED, Lengths, Rehearsed, Traffic, simulated
+from benchmarks import _rehearsed
+from benchmarks._rehearsed import REHEARSED, Lengths, Rehearsed, Traffic, expected, simulated
 
 TARGET = Target(model="llama-3.1-8b", gpu="h100-sxm", gpus=2, slo=Slo(ttft_s=0.2, tpot_s=0.05))
 SPLIT = Rehearsed(
@@ -91,3 +92,20 @@ def test_the_traffic_of_a_rehearsal_is_what_it_is_said_to_be(plan: Rehearsed) ->
     _, uses = np.unique(first, return_counts=True)
     about_a_document = uses[uses > 1].sum() / len(one)
     assert about_a_document == pytest.approx(plan.traffic.share, abs=0.06)
+
+
+def test_what_is_expected_without_any_delay_is_the_one_simulation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Moved by nothing, all draws are the log's own arrivals; moved by much, they are other simulations."""
+    what, trace = SPLIT.write(tmp_path), SPLIT.trace(RATE_RPS)
+    emulation = rehearsal(what, TARGET.gpu, SPLIT.time_scale)
+    alone = simulated(trace, what.config, emulation)
+    monkeypatch.setattr(_rehearsed, "MOVED_S", 0.0)
+    figures, by_chance = expected(trace, what.config, emulation, TARGET.slo)
+    assert figures == pytest.approx(
+        (alone.attainment(TARGET.slo), np.percentile(alone.ttft_s, 90), np.percentile(alone.tpot_s, 90))
+    )
+    assert by_chance == pytest.approx((0.0, 0.0))
+    monkeypatch.setattr(_rehearsed, "MOVED_S", 1.0)
+    assert expected(trace, what.config, emulation, TARGET.slo)[1][1] > 0
