@@ -49,7 +49,9 @@ from engine.step_time.plain import from_plain, plain
 
 CORES = 2
 GPU, GPUS, MODEL = "h100-sxm", 8, "llama-3.1-8b"
-PLANNED = 1200  # requests of the trace that is planned for: fewer than 1,000 prove nothing to the planner
+# Requests of the trace that is planned for: on the CPU enough to prove anything to the planner (1,000), on eight
+# GPUs to hold the blocks of its interval.
+PLANNED = {CPU: 1200, GPU: 40_000}
 FIRST_RPS = {CPU: 2.0, GPU: 100.0}  # of that trace; the planner finds goodput wherever it is
 MOST_QUEUED = 100_000  # the simulation refuses nobody
 # CPU seconds a wall second that an emulation may ask of router, client and instances together, and what a step
@@ -83,7 +85,7 @@ class Ground:
     def hardware(self, kind: Kind, seed: int) -> Hardware:
         """Step times, memory and link as the planner and the simulation take them."""
         target = self.target(kind.slo)
-        trace = kind.trace(PLANNED, FIRST_RPS[target.gpu], seed)
+        trace = kind.trace(PLANNED[target.gpu], FIRST_RPS[target.gpu], seed)
         return hardware_of(draw(measure(trace), target, self.calibrations), self.calibrations)
 
 
@@ -148,7 +150,7 @@ def advise_on(kind: Kind, setup: SetupRecord) -> PlanRecord:
     """Plan for a kind as `advise analyze` does, and make its configurations. Raises MachineError."""
     ground = ground_of(setup)
     target = ground.target(kind.slo)
-    trace = kind.trace(PLANNED, FIRST_RPS[target.gpu], setup.seed)
+    trace = kind.trace(PLANNED[target.gpu], FIRST_RPS[target.gpu], setup.seed)
     load, workload = load_of(trace, BLOCK), measure(trace)
     options = SimulationOptions(seed=setup.seed)
     situation, plan = simulated_plan(workload, target, trace, load, ground.calibrations, options, None)

@@ -23,10 +23,19 @@ from advisor.advice.search.decide import Decision, decide, in_both
 from advisor.advice.search.fleet import MOST_GPUS, fewest_gpus, multiplied, smallest
 from advisor.advice.search.flips import find_flips
 from advisor.advice.search.hardware import Hardware, hardware_of
-from advisor.advice.search.judge import AtRate, Goal, Job, Judged, at_rate, figures, simulate_layout
+from advisor.advice.search.judge import (
+    AtRate,
+    Goal,
+    Job,
+    Judged,
+    at_rate,
+    figures,
+    longest_s,
+    simulate_layout,
+)
 from advisor.advice.search.layout import Layout, budgets, colocated, default_layout, instances, layouts
 from advisor.advice.search.run import Judges
-from advisor.advice.search.search import Found, Search, best_first
+from advisor.advice.search.search import FINAL, Found, Search, best_first
 from advisor.advice.situation import Situation
 from advisor.advice.sizing import DEGREES
 from advisor.advice.steps import Calibrations
@@ -39,6 +48,8 @@ from engine.errors import InputError
 
 PART = 800  # requests of a simulation for the attribution table and for moved step times (ours)
 PART_TOLERANCE = 0.1
+NEARLY = 0.95  # of a log's span: at a lower rate its first or last session may be left out
+COMPARED = 120_000  # requests of a simulation for the interval at most: 20 minutes of 100 a second (ours)
 PEAK_S = 600.0  # the busiest window, that GPUs are counted for
 HEADROOM = 1.1  # of its rate, and of the seconds of a batch with a deadline (ours)
 EARLY_TURNS = 0.05  # of turns sent before the turn before has ended: beyond, turns that wait decide too (ours)
@@ -202,6 +213,7 @@ class _Work:
             finalists, _of(control, finalists), self._goal, self._hardware,
             error=self._error, requests=len(self._load), needed_rps=needed_rps, weak_split=self._weak_split(),
             again=lambda hardware, some: self._again(hardware, some, turns),
+            longer=lambda some, length_s: self._longer(some, length_s, turns),
         )  # fmt: skip
 
     def _judge(self, jobs: Sequence[Job]) -> list[Judged]:
@@ -221,6 +233,19 @@ class _Work:
         jobs = [self._job(one, self._known_rps(one), part, hardware) for one in some]
         judged = self._judge([replace(job, turns=turns) for job in jobs])
         return judged if deadline_s is None else in_time(judged, deadline_s)
+
+    def _longer(self, some: Sequence[Judged], length_s: float, turns: Turns) -> Sequence[Judged]:
+        """Once more on one part for all of them, of so many seconds at least; as they are if that was all."""
+        if all(graded.span_s >= NEARLY * self._load.span_s for one in some for graded in one.graded):
+            return some
+        slowest, fastest = min(one.low_rps for one in some), max(one.low_rps for one in some)
+        length_s = max(length_s, FINAL.requests / slowest)
+        length_s = min(length_s, COMPARED / fastest, longest_s(self._load, fastest))
+        jobs = [
+            replace(self._job(one.layout, one.low_rps, 0), graded=True, length_s=length_s, turns=turns)
+            for one in some
+        ]
+        return self._judge(jobs)
 
     def _whole(self, judged: Sequence[Judged]) -> list[Judged]:
         """Layouts judged by throughput on all of the log, where that was on a part of it; best first."""

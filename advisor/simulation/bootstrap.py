@@ -19,10 +19,12 @@ from advisor.logs.trace import BoolColumn, FloatColumn, IntColumn
 
 RESAMPLES = 2000
 COVERAGE = 0.95
-LEAST_BLOCK_S = 60.0
+LEAST_BLOCK_S = 10.0  # however many requests that holds
+USUAL_BLOCK_S = 60.0  # where `LEAST_BLOCKS` of them were simulated; of dense traffic that is too much (ours)
 BLOCKS_OF_E2E = 3.0  # times the P99 of E2E that a block is long at least
 LEAST_BLOCKS = 20  # under which there is no interval
 MOST_BLOCKS = 200  # longer blocks from there on, at no loss (ours)
+ROUNDING = 1e-9  # of a block: so that a span holds twenty of its twentieth parts
 STARTS = 8  # points within a block's length where blocks may begin (ours)
 
 
@@ -53,11 +55,35 @@ class Graded:
     arrival_s: FloatColumn
     kept: BoolColumn
 
+    @property
+    def span_s(self) -> float:
+        """From the first arrival to the last, seconds."""
+        return float(np.ptp(self.arrival_s)) if len(self.arrival_s) else 0.0
 
-def block_seconds(*e2e_s: FloatColumn) -> float:
-    """How long a block must be for these plans: outcomes further apart hardly depend on each other."""
-    longest = [float(np.nanpercentile(one, 99)) for one in e2e_s if np.isfinite(one).any()]
-    return max([LEAST_BLOCK_S, *(BLOCKS_OF_E2E * value for value in longest)])
+
+def block_seconds(span_s: float, e2e_p99_s: float) -> float:
+    """How long blocks of `span_s` seconds must be: outcomes further apart hardly depend on each other.
+
+    `e2e_p99_s` is that of the slowest plan. Shorter than usual, never too short, where that gives an interval.
+    """
+    return max(LEAST_BLOCK_S, min(USUAL_BLOCK_S, span_s / LEAST_BLOCKS), BLOCKS_OF_E2E * e2e_p99_s)
+
+
+def enough_seconds(e2e_p99_s: float) -> float:
+    """How much must be simulated for an interval from blocks of the usual length, a block to spare."""
+    return (LEAST_BLOCKS + 1) * block_seconds(math.inf, e2e_p99_s)
+
+
+def too_short(span_s: float, block_s: float) -> str | None:
+    """Why so many seconds give no interval; None where they do."""
+    blocks = _blocks(span_s, block_s)
+    if blocks >= LEAST_BLOCKS:
+        return None
+    return f"{blocks} blocks of {block_s:.0f} s were simulated; an interval needs {LEAST_BLOCKS}"
+
+
+def _blocks(span_s: float, block_s: float) -> int:
+    return int(span_s / block_s + ROUNDING)
 
 
 def interval_of_difference(
@@ -157,9 +183,8 @@ class _Draws:
     def of(cls, arrival_s: FloatColumn, block_s: float, seed: int) -> _Draws:
         """For requests from the first of these arrivals to the last."""
         origin_s, span_s = (float(arrival_s.min()), float(np.ptp(arrival_s))) if len(arrival_s) else (0.0, 0.0)
-        blocks = min(int(span_s / block_s), MOST_BLOCKS)
-        if blocks < LEAST_BLOCKS:
-            why = f"the log holds {blocks} blocks of {block_s:.0f} s; an interval needs {LEAST_BLOCKS}"
+        blocks, why = min(_blocks(span_s, block_s), MOST_BLOCKS), too_short(span_s, block_s)
+        if why is not None:
             return cls(origin_s, block_s / STARTS, blocks, np.zeros((0, 0), dtype=np.int64), why)
         begins = np.random.default_rng(seed).integers(blocks * STARTS, size=(RESAMPLES, blocks))
         return cls(origin_s, span_s / blocks / STARTS, blocks, begins)

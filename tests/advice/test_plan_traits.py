@@ -142,3 +142,16 @@ def test_a_trickle_without_operations_staff_is_hosted(monkeypatch: pytest.Monkey
         )
         assert found.plan is not None
         assert found.plan.verdict == verdict
+
+
+@pytest.mark.slow
+def test_dense_traffic_tells_beyond_its_noise_what_is_better() -> None:
+    """Nearly 100 a second for four minutes: more than a finalist is simulated on, and no 20 minutes of it."""
+    trace = independent(24_000, 100.0, prompt=(512, 1536), output=(32, 64))
+    found = plan_for(trace, "llama-3.1-8b", "h100-sxm", 8, Slo(ttft_s=0.2, tpot_s=0.03), stack="advise")
+    ratio = found.decision.ratio
+    assert ratio is not None
+    assert ratio.low is not None
+    assert 1.0 < ratio.low < ratio.middle
+    assert ratio.blocks >= 20
+    assert found.decision.verdict in ("change", "undecided")  # the error of a roofline may turn it

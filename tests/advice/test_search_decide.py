@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from helpers.planning import devices, grades, judged, layout
 
-from advisor.advice.search.decide import Decision, decide, in_both
+from advisor.advice.search.decide import Decision, Longer, decide, in_both
 from advisor.advice.search.hardware import Hardware
 from advisor.advice.search.judge import Goal, Judged
 from advisor.advice.search.layout import Layout
@@ -33,6 +33,7 @@ def choose(
     needed_rps: float = 1.0,
     weak_split: bool = False,
     moved: dict[tuple[str, str], float] | None = None,
+    longer: Longer = lambda some, _length_s: some,
 ) -> Decision:
     """Decide with "now" as the control; `moved[layout, factor]` is its goodput with slower steps or links."""
     [control] = [one for one in finalists if one.layout.name == "now"]
@@ -48,6 +49,7 @@ def choose(
     return decide(
         sorted(finalists, key=lambda one: -one.per_gpu), control, goal, devices(), error=error,
         requests=requests, needed_rps=needed_rps, weak_split=weak_split, again=again,
+        longer=longer,
     )  # fmt: skip
 
 
@@ -72,8 +74,8 @@ def test_two_in_a_hundred_is_noise() -> None:
 
 
 def test_goodput_is_compared_per_gpu() -> None:
-    """Twice the requests on twice the GPUs are no gain."""
-    found = choose(grade(NOW, 1.0), grade(layout("double", 4), 1.0, seed=1))
+    """Hardly more than twice the requests on twice the GPUs are no gain."""
+    found = choose(grade(NOW, 1.0), grade(layout("double", 4), 1.001, seed=1))
     assert found.verdict == "keep_defaults"
     assert found.ratio is not None
     assert found.ratio.middle == pytest.approx(1.0, rel=0.05)
@@ -105,17 +107,33 @@ def test_a_split_must_beat_the_best_colocated_layout_by_its_margin(
     assert found.runner_up.layout.name == ("other" if wins else "apart")
 
 
-def test_a_log_of_ten_minutes_has_no_interval_and_keeps_the_defaults() -> None:
-    """Under 20 blocks of a minute; what runs now serves what is needed."""
-    found = choose(grade(NOW, 1.0, span_s=600), grade(OTHER, 2.0, span_s=600), needed_rps=1.0)
+def test_a_log_of_nine_minutes_has_no_interval_and_keeps_the_defaults() -> None:
+    """Under 20 blocks of three times 10 s; what runs now serves what is needed."""
+    found = choose(grade(NOW, 1.0, span_s=540), grade(OTHER, 2.0, span_s=540), needed_rps=1.0)
     assert found.verdict == "keep_defaults"
     assert found.ratio is not None
     assert found.ratio.low is None
     assert "blocks" in found.why
 
 
+def test_what_was_simulated_too_briefly_is_simulated_longer_on_one_part_for_both() -> None:
+    """Dense traffic: the search sees a minute or two of it."""
+    asked: list[float] = []
+
+    def longer(some: Sequence[Judged], length_s: float) -> list[Judged]:
+        asked.append(length_s)
+        return [grade(one.layout, 2.0 if one.layout == OTHER else 1.0, span_s=length_s) for one in some]
+
+    found = choose(grade(NOW, 1.0, span_s=100), grade(OTHER, 2.0, span_s=60), longer=longer)
+    assert found.verdict == "change"
+    assert asked == [21 * 60]  # a block more than an interval needs
+    assert found.ratio is not None
+    assert found.ratio.middle == pytest.approx(2.0, rel=0.1)
+    assert found.ratio.blocks >= 20
+
+
 def test_a_short_log_that_the_control_cannot_serve_leaves_the_choice_open() -> None:
-    found = choose(grade(NOW, 1.0, span_s=600), grade(OTHER, 2.0, span_s=600), needed_rps=3.0)
+    found = choose(grade(NOW, 1.0, span_s=540), grade(OTHER, 2.0, span_s=540), needed_rps=3.0)
     assert (found.verdict, found.chosen and found.chosen.layout.name) == ("undecided", "other")
     assert "misses the targets" in found.why
 
@@ -124,7 +142,7 @@ def test_a_control_that_never_keeps_the_targets_is_left_where_the_log_is_long_en
     never = judged(NOW, 0.0, graded=grades(2.0, steep=0.0)[:1])
     found = choose(never, grade(OTHER, 1.0), needed_rps=1.0)
     assert (found.verdict, found.ratio) == ("change", None)
-    short = choose(never, grade(OTHER, 1.0, span_s=600), needed_rps=1.0)
+    short = choose(never, grade(OTHER, 1.0, span_s=540), needed_rps=1.0)
     assert short.verdict == "undecided"
 
 

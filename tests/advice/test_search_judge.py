@@ -10,7 +10,7 @@ from helpers.planning import devices, layout
 from helpers.simulating import make_load
 
 from advisor.advice.search import judge as judging
-from advisor.advice.search.judge import Goal, Job, judge, part_of
+from advisor.advice.search.judge import Goal, Job, judge, longest_s, part_of
 from advisor.simulation.load import Load
 from advisor.simulation.outcome import Outcome
 from advisor.simulation.slo import Slo
@@ -36,6 +36,19 @@ def test_far_above_the_rate_of_a_log_all_of_it_has_its_place() -> None:
 def test_near_the_rate_of_a_log_the_part_is_its_own_busiest_stretch() -> None:
     part = part_of(log(1000, 2.0), 100, 2.0, GOAL)
     assert part.requests == len(part.load) == pytest.approx(100, abs=1)
+
+
+@pytest.mark.parametrize("rate_rps", [2.0, 3.0])
+def test_a_part_of_so_many_seconds_is_the_same_for_every_layout(rate_rps: float) -> None:
+    part = part_of(log(5000, 2.0), 100, rate_rps, GOAL, length_s=600.0)
+    assert part.load.span_s == pytest.approx(600, abs=1)
+    assert part.load.arrival_s[0] == 1900  # of 2,500 s the one with the most tokens
+
+
+def test_a_log_tells_no_more_than_it_has_requests() -> None:
+    """1,000 requests in 2,000 s: at 10/s they are used up after 150 s, though copies would fill any time."""
+    assert longest_s(log(1000, 0.5), 0.5) == pytest.approx(2000, abs=5)
+    assert longest_s(log(1000, 0.5), 10.0) == pytest.approx(150)
 
 
 def at(rate_rps: float, cliff_rps: float) -> Outcome:

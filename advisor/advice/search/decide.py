@@ -7,17 +7,23 @@ needs to know.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
-
-import numpy as np
 
 from advisor.advice.search.attribution import best_of_kind
 from advisor.advice.search.hardware import Hardware
 from advisor.advice.search.judge import Goal, Judged
 from advisor.advice.search.layout import Layout
-from advisor.simulation.bootstrap import LEAST_BLOCKS, Interval, block_seconds, interval_of_goodputs
+from advisor.simulation.bootstrap import (
+    Graded,
+    Interval,
+    block_seconds,
+    enough_seconds,
+    interval_of_goodputs,
+    too_short,
+)
 
 SPLIT_MARGIN = 1.15  # over the best colocated layout (ours; against chunked baselines gains were 1.6 to 1.8)
 WEAK_SPLIT_MARGIN = 1.3  # where evidence is against a split: small models, short prompts, thin pools in bursts
@@ -25,6 +31,7 @@ PLAIN_MARGIN = 1.1  # over the control where the objective has no noise to resam
 LEAST_REQUESTS = 1000  # of a log that proves anything (ours, as rule 0b)
 Verdict = Literal["change", "keep_defaults", "undecided", "infeasible"]
 Again = Callable[[Hardware, Sequence[Layout]], Sequence[Judged]]
+Longer = Callable[[Sequence[Judged], float], Sequence[Judged]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +59,21 @@ def decide(
     needed_rps: float,
     weak_split: bool,
     again: Again,
+    longer: Longer,
 ) -> Decision:
     """Judge the finalists, best first, against the control, which is one of them.
 
     `error` is the P90 relative error of the step times, None where it is not known. `requests` are those of the
     log: copies of them at a higher rate tell nothing new. `needed_rps` is the rate to plan for. `again` judges
-    layouts on other hardware, on a part of the load.
+    layouts on other hardware, on a part of the load; `longer` once more on one part for all of them, of so many
+    seconds where the load has them.
     """
     best, other = _best(finalists, weak_split=weak_split)
     if best is None or best.low_rps <= 0:
         return Decision("infeasible", None, None, None, "no layout keeps the targets at any rate")
-    ratio, doubt = _compared(best, control, goal, requests)
     if best.layout == control.layout:
-        return Decision("keep_defaults", control, other, ratio, "nothing that was tried is better")
+        return Decision("keep_defaults", control, other, None, "nothing that was tried is better")
+    ratio, doubt = _compared(best, control, goal, requests, longer)
     if doubt is not None:
         no_interval = ratio is None or ratio.low is None
         if no_interval and control.low_rps < needed_rps <= best.low_rps:
@@ -105,7 +114,9 @@ def _best(finalists: Sequence[Judged], *, weak_split: bool) -> tuple[Judged | No
     return best, max(others, key=lambda one: one.per_gpu, default=None)
 
 
-def _compared(best: Judged, control: Judged, goal: Goal, requests: int) -> tuple[Interval | None, str | None]:
+def _compared(
+    best: Judged, control: Judged, goal: Goal, requests: int, longer: Longer
+) -> tuple[Interval | None, str | None]:
     """Goodput per GPU over that of the control, and why that proves nothing; None where it does."""
     few = requests < LEAST_REQUESTS
     if few or goal.objective != "goodput":
@@ -117,11 +128,17 @@ def _compared(best: Judged, control: Judged, goal: Goal, requests: int) -> tuple
             return ratio, why
         enough = ratio is None or ratio.middle > PLAIN_MARGIN
         return ratio, None if enough else f"less than {PLAIN_MARGIN:g} times what runs now"
+    e2e_p99_s = max(_e2e_p99_s(best), _e2e_p99_s(control))
+    enough_s = enough_seconds(e2e_p99_s)
     if control.low_rps <= 0 or not best.graded or not control.graded:
-        return None, _too_short(best)
-    block_s = _block_s(best, control)
+        # The least that must be known is that the best keeps the targets over more than a moment.
+        [best] = longer([best], enough_s)
+        span_s = _span_s(best.graded)
+        return None, too_short(span_s, block_seconds(span_s, e2e_p99_s))
+    best, control = longer([best, control], enough_s)
+    block_s = block_seconds(_span_s([*best.graded, *control.graded]), e2e_p99_s)
     found = interval_of_goodputs(best.graded, control.graded, goal.slo.attainment, block_s, goal.seed)
-    if not np.isfinite(found.middle):
+    if not math.isfinite(found.middle):
         return None, found.why or "no goodput is within the rates simulated"
     per = control.layout.gpus / best.layout.gpus
     low, high = (None if end is None else end * per for end in (found.low, found.high))
@@ -131,19 +148,16 @@ def _compared(best: Judged, control: Judged, goal: Goal, requests: int) -> tuple
     return ratio, None if ratio.low > 1.0 else "the difference is within the noise of the log"
 
 
-def _block_s(*plans: Judged) -> float:
-    e2e_s = [one.at.e2e_p99_s for one in plans if one.at is not None and one.at.e2e_p99_s is not None]
-    return block_seconds(*(np.array([value]) for value in e2e_s))
+def _e2e_p99_s(one: Judged) -> float:
+    return 0.0 if one.at is None or one.at.e2e_p99_s is None else one.at.e2e_p99_s
 
 
-def _too_short(best: Judged) -> str | None:
-    """Why a log does not even tell a layout that keeps the targets from one that never does; None: it does."""
-    arrival_s = max((graded.arrival_s for graded in best.graded), key=len, default=np.zeros(0))
-    block_s = _block_s(best)
-    blocks = int(np.ptp(arrival_s) / block_s) if len(arrival_s) else 0
-    if blocks >= LEAST_BLOCKS:
-        return None
-    return f"the log holds {blocks} blocks of {block_s:.0f} s; an interval needs {LEAST_BLOCKS}"
+def _span_s(graded: Sequence[Graded]) -> float:
+    """From the first arrival simulated to the last."""
+    arrivals = [one.arrival_s for one in graded if len(one.arrival_s)]
+    return max((float(one.max()) for one in arrivals), default=0.0) - min(
+        (float(one.min()) for one in arrivals), default=0.0
+    )
 
 
 def _flips_by_error(

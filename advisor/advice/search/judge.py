@@ -52,7 +52,8 @@ class Goal:
 class Job:
     """One layout to judge on some requests of the load.
 
-    `requests`: about how many each simulation has, the busiest of the load; 0: all. `start_rps` is the
+    `requests`: about how many each simulation has, the busiest of the load; 0: all. `length_s`: as many as come
+    in so many seconds instead. `start_rps` is the
     predicted goodput; `tolerance` how closely it is found. `graded`: every simulation runs to its end. `slo`,
     `reuse` (the share of requests that share prefixes) and `assumed_hit` are moved for flip points, `turns`
     where turns would overlap.
@@ -68,6 +69,7 @@ class Job:
     reuse: float = 1.0
     assumed_hit: float | None = None
     turns: Turns | None = None
+    length_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ def judge(job: Job, load: Load, goal: Goal) -> Judged:
         rate, outcome = throughput(lambda all_at_once, watch: _run(job, all_at_once, goal, watch), some)
         like, batch_s = figures(rate, outcome, goal.slo), outcome.end_s if rate > 0 else np.inf
         return Judged(job.layout, rate, None, None, like, (), len(some), batch_s)
-    part = part_of(load, job.requests, job.start_rps, goal)
+    part = part_of(load, job.requests, job.start_rps, goal, job.length_s)
     if goal.objective == "goodput" and job.graded:
         return _close_in(job, part, goal)
     objective: Objective = Attainment(goal.slo)
@@ -205,19 +207,19 @@ class Part:
     requests: float
 
 
-def part_of(load: Load, requests: int, rate_rps: float, goal: Goal) -> Part:
-    """The busiest stretch of the load in which about `requests` come at `rate_rps`; 0: all of it.
+def part_of(load: Load, requests: int, rate_rps: float, goal: Goal, length_s: float | None = None) -> Part:
+    """The busiest `length_s` of the load, or the stretch in which about `requests` come; 0: all of it.
 
-    It is long enough for a queue to grow beyond the TTFT target at a rate a tenth too high, whatever the rate.
+    That is long enough for a queue to grow beyond the TTFT target at a rate a tenth too high.
     Where most requests are copies it is cut from the copies, which are at other places of the log at that
     moment: a few requests over and over would not be its traffic.
     """
     copied = load.span_s > 0 and rate_rps * load.span_s > COPIED * len(load)
-    if copied:
-        requests = min(requests, MOST_COPIED)
-    least_s = min(MOST_LEAST_S, max(LEAST_S, LEAST_TTFTS * (goal.slo.ttft_s or 0.0)))
-    length_s = max(least_s, requests / rate_rps)
-    if not requests or length_s >= load.span_s:
+    if length_s is None:
+        some = min(requests, MOST_COPIED) if copied else requests
+        least_s = min(MOST_LEAST_S, max(LEAST_S, LEAST_TTFTS * (goal.slo.ttft_s or 0.0)))
+        length_s = max(least_s, some / rate_rps) if requests else np.inf
+    if length_s >= load.span_s:
         return Part(load, _scale_of(load, goal.seed), len(load))
     if not copied:
         part = busiest(load, length_s)
@@ -226,6 +228,11 @@ def part_of(load: Load, requests: int, rate_rps: float, goal: Goal) -> Part:
     window = Window(start_s, start_s + length_s)
     requests_in = len(load) * length_s / load.span_s
     return Part(load, lambda some, factor: scaled(some, factor, goal.seed, window), requests_in)
+
+
+def longest_s(load: Load, rate_rps: float) -> float:
+    """How long a load at this rate tells anything new: all of it, or until each of its requests has come."""
+    return min(load.span_s, COPIED * len(load) / rate_rps)
 
 
 def with_reuse(load: Load, share: float) -> Load:
