@@ -49,7 +49,7 @@ from engine.step_time.plain import from_plain, plain
 
 CORES = 2
 GPU, GPUS, MODEL = "h100-sxm", 8, "llama-3.1-8b"
-# Requests of the trace that is planned for: on the CPU enough to prove anything to the planner (1,000), on eight
+# Requests of the trace that is planned for: on the CPU enough to prove anything to the planner (1,000), on the
 # GPUs to hold the blocks of its interval.
 PLANNED = {CPU: 1200, GPU: 40_000}
 FIRST_RPS = {CPU: 2.0, GPU: 100.0}  # of that trace; the planner finds goodput wherever it is
