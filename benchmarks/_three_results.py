@@ -131,10 +131,15 @@ class Results:
 
     def last(self, sort: type[Sort], **like: object) -> Sort | None:
         """The newest record of a sort whose fields are these."""
-        for one in reversed(self.records):
-            if isinstance(one, sort) and all(getattr(one, name) == value for name, value in like.items()):
-                return one
-        return None
+        return next(iter(self.every(sort, **like)), None)
+
+    def every(self, sort: type[Sort], **like: object) -> list[Sort]:
+        """All records of a sort whose fields are these, newest first."""
+        return [
+            one
+            for one in reversed(self.records)
+            if isinstance(one, sort) and all(getattr(one, name) == value for name, value in like.items())
+        ]
 
 
 def read(path: Path) -> list[Record]:
