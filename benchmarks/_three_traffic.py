@@ -20,7 +20,7 @@ from advisor.simulation.slo import Slo
 
 BLOCK = 16
 WARM = 1 / 3  # of a cell on the emulated setup (ours)
-COLD = 1 / 2  # of one on two cores whose prefixes are shared: each instance has to see each of them first (ours)
+COLD = 1 / 2  # of one on two cores with shared prefixes: each instance has to see each of them first (ours)
 SetupName = Literal["cpu", "emulated"]
 Range = tuple[int, int]  # tokens, both ends included
 
