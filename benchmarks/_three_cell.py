@@ -37,7 +37,10 @@ WARM_UP = 2  # requests before the first cell of an engine
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What to send: a kind at a load, to one arm. `seconds` of the wall; `cores` that the instances run on."""
+    """What to send: a kind at a load, to one arm. `seconds` of the wall; `cores` that the instances run on.
+
+    `tried`: how often it was measured before.
+    """
 
     kind: Kind
     plan: PlanRecord
@@ -45,6 +48,7 @@ class Cell:
     factor: float
     seconds: float
     cores: int
+    tried: int = 0
 
     @property
     def modelled_s(self) -> float:
@@ -58,8 +62,8 @@ class Cell:
 
     @property
     def prompt_seed(self) -> int:
-        """Of the prompts' content: another for each cell."""
-        said = f"{self.plan.seed} {self.plan.kind} {self.arm} {self.factor} {self.seconds}"
+        """Of the prompts' content: another for each cell and try, since the engine remembers the others."""
+        said = f"{self.plan.seed} {self.plan.kind} {self.arm} {self.factor} {self.seconds} {self.tried}"
         return int.from_bytes(hashlib.sha256(said.encode()).digest()[:4], "little")
 
 

@@ -23,7 +23,7 @@ import hashlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
@@ -113,8 +113,8 @@ def _run_arm(
         warm_up(url, cells[0])
         for cell in cells:
             predicted = predict(kind, plan, layout_of(arm, plan.arms[arm]), hardware, cell.factor, seconds)
-            while _tries_left(results, cell):
-                record = measure(url, cell, predicted)
+            while left := _tries_left(results, cell):
+                record = measure(url, replace(cell, tried=TRIES - left), predicted)
                 results.add(record)
                 _say(
                     f"{setup.setup}, {kind.name}, {arm}, {cell.factor:g} x: {record.good} of {record.requests} "

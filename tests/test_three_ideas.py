@@ -122,8 +122,10 @@ def test_a_cell_that_a_gate_doubts_is_measured_again_and_the_last_one_counts(
     doubted: int, measured: int, tmp_path: Path
 ) -> None:
     done: list[CellRecord] = []
+    seeds: set[int] = set()
 
     def measure(_url: str, cell: Cell, _predicted: Outcome) -> CellRecord:
+        seeds.add(cell.prompt_seed)
         red = ("clock_lag",) if cell.factor == 1.0 and len(done) < doubted + 1 else ()
         done.append(msgspec.structs.replace(cell_record(cell, good=len(done)), red=red))
         return done[-1]
@@ -131,6 +133,7 @@ def test_a_cell_that_a_gate_doubts_is_measured_again_and_the_last_one_counts(
     wanted = {"kinds": (FIRST.name,), "arms": ("nothing",)}
     results = run(tmp_path / "cells.jsonl", measure, **wanted)
     assert [one.factor for one in done].count(1.0) == measured
+    assert len(seeds) == len(done)  # the engine would find the prompts of an earlier try in its cache
     assert results.last(CellRecord, factor=1.0) == done[measured]
     run(tmp_path / "cells.jsonl", measure, **wanted)
     assert len(done) == measured + 2  # nothing is left to do, doubted or not
