@@ -12,6 +12,7 @@ import hashlib
 import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 
@@ -59,6 +60,21 @@ class Cell:
     def trace(self) -> Trace:
         """Its requests."""
         return self.kind.cell(self.plan.rate_rps(self.factor), self.modelled_s, self.plan.seed)
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """The fields of a CellRecord that say what was measured."""
+        plan = self.plan
+        return {
+            "setup": plan.setup,
+            "code": plan.code,
+            "seed": plan.seed,
+            "kind": plan.kind,
+            "digest": plan.digest,
+            "arm": self.arm,
+            "factor": self.factor,
+            "seconds": self.seconds,
+        }
 
     @property
     def prompt_seed(self) -> int:
@@ -178,14 +194,7 @@ def _record(
     good = int(predicted.kept(slo)[judged].sum())
     cpu = meanwhile.cpu(cell.cores)
     return CellRecord(
-        setup=plan.setup,
-        code=plan.code,
-        seed=plan.seed,
-        kind=plan.kind,
-        digest=plan.digest,
-        arm=cell.arm,
-        factor=cell.factor,
-        seconds=cell.seconds,
+        **cell.key,
         warm_s=cell.kind.warm * cell.seconds,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
         requests=len(records),

@@ -20,7 +20,7 @@ from advisor.simulation.slo import Slo
 
 BLOCK = 16
 WARM = 1 / 3  # of a cell on the emulated setup (ours)
-COLD = 1 / 2  # of one on two cores with shared prefixes: each instance has to see each of them first (ours)
+WARM_CACHES = 1 / 2  # of one on two cores with shared prefixes: each instance first has to see each (ours)
 SetupName = Literal["cpu", "emulated"]
 Range = tuple[int, int]  # tokens, both ends included
 
@@ -103,7 +103,7 @@ CPU_KINDS = (
         (Group(1.0, (32, 96), (8, 24), prefixes=4, prefix_tokens=192),),
         Slo(ttft_s=2.0, tpot_s=0.15),
         30.0,
-        COLD,
+        WARM_CACHES,
     ),
     Kind("long outputs", (Group(1.0, (16, 48), (48, 96)),), Slo(ttft_s=2.0, tpot_s=0.1), 20.0),
     Kind(

@@ -134,18 +134,7 @@ def _hardware(setup: SetupRecord, kind: Kind) -> Hardware:
 
 def _tries_left(results: Results, cell: Cell) -> int:
     """How often a cell may be measured yet; 0 once no gate doubts it."""
-    plan = cell.plan
-    tried = results.every(
-        CellRecord,
-        setup=plan.setup,
-        code=plan.code,
-        seed=plan.seed,
-        kind=plan.kind,
-        digest=plan.digest,
-        arm=cell.arm,
-        factor=cell.factor,
-        seconds=cell.seconds,
-    )
+    tried = results.every(CellRecord, **cell.key)
     return TRIES - len(tried) if all(one.red for one in tried) else 0
 
 

@@ -192,8 +192,10 @@ def test_what_the_cpu_was_surveyed_with_comes_back_from_the_file(tmp_path: Path)
     assert sorted(ground.hardware(kinds("cpu")[0], 0).step_times) == [1, 2]
 
 
-def test_an_emulated_cell_has_the_good_requests_that_the_simulation_has(tmp_path: Path) -> None:
-    kind = Kind("shared prefix", (Group(1.0, (16, 32), (4, 8)),), Slo(ttft_s=20.0, tpot_s=5.0), 1.0)
+@pytest.mark.parametrize("warm", [0.0, 0.5])
+def test_an_emulated_cell_has_the_good_requests_that_the_simulation_has(warm: float, tmp_path: Path) -> None:
+    """Of those that arrive after its first `warm`, whose rates are over the rest of its time."""
+    kind = Kind("shared prefix", (Group(1.0, (16, 32), (4, 8)),), Slo(ttft_s=20.0, tpot_s=5.0), 1.0, warm)
     setup = survey("emulated", "code", 0, quick=True, calibration=None)
     plan = plan_for(kind, setup, devices=1, goodput_rps=12.0)
     hardware = ground_of(setup).hardware(kind, 0)
@@ -205,11 +207,24 @@ def test_an_emulated_cell_has_the_good_requests_that_the_simulation_has(tmp_path
     with three_ideas._engine(setup, plan, "nothing", hardware) as url:
         three_ideas.warm_up(url, cell)
         record = measure_cell(url, cell, predict(kind, plan, layout, hardware, 1.0, kind.cell_s))
-    assert record.requests == record.good == record.predicted_good == len(cell.trace) > 4
-    assert record.good_rate == record.predicted_rate == record.requests / 1.0
+    judged = int((cell.trace.arrival_s >= warm).sum())
+    assert record.requests == record.good == record.predicted_good == judged > 4
+    assert (judged < len(cell.trace)) == (warm > 0)
+    assert record.good_rate == record.predicted_rate == record.requests / (1 - warm)
     assert record.router_share is not None
     assert record.router_share > 0
     assert record.lag_p99_s is not None
+
+
+@pytest.mark.parametrize(
+    ("goodput_rps", "time_scale", "seconds"), [(10.0, 1.0, 16), (100.0, 1.0, 6), (100.0, 2.0, 13)]
+)
+def test_a_cell_has_no_more_requests_than_the_engine_has_connections(
+    goodput_rps: float, time_scale: float, seconds: float
+) -> None:
+    """At 1.3 times 100 a second 900 come in 6.9 s, on a clock twice as slow in 13.8 s; a kind asks for 16."""
+    plan = plan_for(FIRST, goodput_rps=goodput_rps, time_scale=time_scale)
+    assert three_ideas.cell_seconds(FIRST, plan) == seconds
 
 
 def test_a_replay_ends_once_nothing_that_is_open_can_be_good() -> None:

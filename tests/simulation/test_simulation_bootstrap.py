@@ -46,7 +46,8 @@ def covered(one: Callable[[np.random.Generator, int], tuple[Interval, float]], r
     for seed in range(repetitions):
         interval, truth = one(np.random.default_rng((7, seed)), seed)
         assert interval.low is not None
-        held += interval.low <= truth <= (interval.high or np.inf)
+        assert interval.high is not None
+        held += interval.low <= truth <= interval.high
     return held / repetitions
 
 
@@ -131,7 +132,7 @@ def queues(rng: np.random.Generator, span_s: float, depth: float) -> list[list[G
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("depth", [0.0, 0.15])
+@pytest.mark.parametrize("depth", [0.0, 0.1])
 def test_shorter_blocks_of_dense_traffic_hold_the_ratio_too(depth: float):
     """Twenty blocks of 10 s of about 100 requests a second, in bursts that last longer than a block.
 
