@@ -1,11 +1,11 @@
 # Each target creates what it needs, inside this folder and the user cache.
 PYTHON ?= python3
 BIN := .venv/bin
-QUICK := not slow and not readers and not producers and not routers
+QUICK := not slow and not readers and not producers and not routers and not tools
 WORKERS = $(shell $(BIN)/python -c "from engine.host import usable_cores; print(usable_cores() + 1)")
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-slow test-faults test-readers test-producers test-routers check bench clean
+.PHONY: demo test test-slow test-faults test-readers test-producers test-routers test-tools check bench clean
 
 demo: .venv/engine.stamp  ## analyse a sample log, launch what is advised beside the baseline, measure both
 	$(BIN)/advise demo
@@ -25,6 +25,9 @@ test-producers: .venv/dev.stamp .venv-readers/stamp .venv-producers/stamp  ## lo
 
 test-routers: .venv/dev.stamp .venv-routers/stamp  ## vllm-router in front of our servers
 	$(BIN)/python -m pytest -m routers tests/routers
+
+test-tools: .venv/dev.stamp .venv-readers/stamp .venv-readers/vllm-bench.stamp  ## AIPerf and GuideLLM beside our replay; prints the table of docs/load-generators.md
+	$(BIN)/python -m pytest -m tools -s tests/tools
 
 test-faults: .venv/dev.stamp  ## processes killed, stopped and cut off by real signals; prints the table of docs/faults.md
 	$(BIN)/python -m benchmarks.faults
@@ -58,6 +61,13 @@ clean:
 	  $(PYTHON) -m venv .venv-readers/$$name && \
 	  .venv-readers/$$name/bin/python -m pip install --quiet $$name msgspec numpy backports-zstd || exit 1; \
 	done
+	touch $@
+
+# Only the files of `vllm bench serve` are run: without torch and all else that vLLM needs.
+.venv-readers/vllm-bench.stamp:
+	$(PYTHON) -m venv .venv-readers/vllm-bench
+	.venv-readers/vllm-bench/bin/python -m pip install --quiet --no-deps vllm==0.33.0
+	.venv-readers/vllm-bench/bin/python -m pip install --quiet aiohttp numpy regex tqdm
 	touch $@
 
 .venv-producers/stamp: tests/producers/requirements.txt

@@ -8,6 +8,7 @@ of the same trace. Everything that is started is stopped.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -29,9 +30,10 @@ from advisor.report.terminal import show_analysis
 from advisor.report.verdict import ReplayTalk, show_results
 from advisor.samples import ChatService, write_sample
 from advisor.simulation.slo import Slo
-from advisor.validation.session import load_of
-from advisor.validation.validate import Options, validate
-from advisor.validation.verdict import Result
+from advisor.validation.options import Options
+from advisor.validation.result import REQUESTS_NAME, Result
+from advisor.validation.session import load_of, served_by
+from advisor.validation.validate import validate
 from engine.config import EngineConfig
 from engine.config_file import config_text
 from engine.errors import MachineError
@@ -58,7 +60,9 @@ def run_demo(out: Path, console: Console, talk: Console, *, model: str | None = 
     show_analysis(console, analysis)
     if analysis.plan is None or analysis.plan.choice is None:
         raise MachineError(
-            "there is no plan to measure", why=analysis.plan_reason or "this machine is too slow"
+            "there is no plan to measure",
+            why=analysis.plan_reason or "this machine is too slow",
+            hint="advise calibrate --quick",
         )
     advised = launching.find(out)
     # A machine too slow for the window gets it stretched, the same for both runs; the verdict then says so.
@@ -68,6 +72,7 @@ def run_demo(out: Path, console: Console, talk: Console, *, model: str | None = 
     baseline = launching.find(_write_baseline(out, advised.config))
     results["baseline"] = _measure(baseline, trace, slo, options, console, talk)
     talk.rule("5  the plan")
+    options = replace(options, journal=out / REQUESTS_NAME, served=served_by(advised, analysis.plan))
     results["advised"] = _measure(advised, trace, slo, options, console, talk)
     results["advised"].save(out)
     talk.rule("6  side by side")

@@ -2,13 +2,16 @@
 
 Owns the shape of the sample traffic. Nothing is downloaded and nothing is random: the same seed gives the same
 bytes on every machine. The text is made of plain English words, so that a real tokenizer has real work.
+`python -m advisor.samples FILE` writes one.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -119,3 +122,18 @@ def _text(rng: random.Random, words: int) -> str:
         sentences.append(" ".join(rng.choices(vocabulary, k=length)).capitalize() + ".")
         words -= length
     return " ".join(sentences)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the sample log that the arguments name."""
+    parser = argparse.ArgumentParser(prog="python -m advisor.samples", description="Write a sample log.")
+    parser.add_argument("file", type=Path, help="JSON lines, as an OpenAI-compatible gateway logs them")
+    parser.add_argument("--minutes", type=float, default=ChatService().minutes, help="default: %(default)s")
+    parser.add_argument("--seed", type=int, default=0, help="of the traffic; default: %(default)s")
+    given = parser.parse_args(arguments)
+    count = write_sample(given.file, ChatService(minutes=given.minutes), given.seed)
+    sys.stderr.write(f"{count} requests\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -28,7 +28,9 @@ def parse_count(text: str, what: str = "count") -> int:
     """A count in `text`: `512`, `8k` = 8000, `8Ki` = 8192. Raises InputError on fractions."""
     value = _parse(text, _COUNT, what, "512, 8k (8000), 8Ki (8192)")
     if value != int(value):
-        raise InputError(f"{what} {text!r} is not a whole number")
+        raise InputError(
+            f"{what} {text!r} is not a whole number", hint=f"a count without a fraction: {what} 512"
+        )
     return int(value)
 
 

@@ -76,10 +76,7 @@ class Silicon:
             shape = self._shape(row["model"])
             if shape is None or row["phase"] not in ("prefill", "decode"):
                 continue
-            batch, new, context = (int(float(row[k] or 0)) for k in ("batch", "new_tokens", "context_tokens"))
-            step = StepShape((), batch, context)
-            if row["phase"] == "prefill":
-                step = StepShape(((new // batch, context // batch),) * batch)
+            step = _step(row)
             model = self._model(row, shape, _family(row["source"], row["engine"]))
             yield Measured(
                 row["source"],
@@ -87,11 +84,21 @@ class Silicon:
                 row["phase"],
                 model.tp,
                 (0, 0),
-                batch,
+                step.decode_rows or len(step.prefill),
                 model,
                 model.terms(step),
                 float(row["ms"]) / 1e3,
             )
+
+    def table(self, source: str, model: str, dtype: str, tp: int) -> tuple[list[StepShape], list[float]]:
+        """Shapes and seconds of one group of `step_times.csv`, as it names them; mixed phases are left out."""
+        shapes, seconds = [], []
+        for row in self._rows("step_times.csv"):
+            named = row["source"], row["model"], row["dtype"], int(float(row["tp"]))
+            if named == (source, model, dtype, tp) and row["phase"] in ("prefill", "decode"):
+                shapes.append(_step(row))
+                seconds.append(float(row["ms"]) / 1e3)
+        return shapes, seconds
 
     def served(self) -> Iterator[Measured]:
         """Closed-loop TPOT on one instance, from `end_to_end.csv`."""
@@ -167,6 +174,14 @@ def served_terms(
     mixed = model.terms(StepShape(((prompt, 0),), rows, round(rows * context)))
     share = rows / output
     return Terms(*(d + share * (m - d) for d, m in zip(decode, mixed, strict=True)))
+
+
+def _step(row: dict[str, str]) -> StepShape:
+    """The step of a row: prompts of equal length, or decodes."""
+    batch, new, context = (int(float(row[k] or 0)) for k in ("batch", "new_tokens", "context_tokens"))
+    if row["phase"] == "prefill":
+        return StepShape(((new // batch, context // batch),) * batch)
+    return StepShape((), batch, context)
 
 
 def _family(source: str, engine: str) -> tuple[str, str]:

@@ -31,6 +31,7 @@ from advisor.advice.sizing import parallel
 from advisor.advice.steps import Calibrations
 from advisor.advice.target import CPU, Target
 from advisor.deploy.calibrate import calibrate, calibrate_one_core, host_path, step_times_path
+from advisor.logs.trace import Trace
 from advisor.simulation.from_trace import load_of
 from advisor.simulation.outcome import Outcome
 from advisor.simulation.slo import Slo
@@ -49,10 +50,10 @@ from engine.step_time.plain import from_plain, plain
 
 CORES = 2
 GPU, GPUS, MODEL = "h100-sxm", 8, "llama-3.1-8b"
-# Requests of the trace that is planned for: on the CPU enough to prove anything to the planner (1,000), on the
-# GPUs to hold the blocks of its interval.
-PLANNED = {CPU: 1200, GPU: 40_000}
-FIRST_RPS = {CPU: 2.0, GPU: 100.0}  # of that trace; the planner finds goodput wherever it is
+# Requests of the trace that is planned for: on the CPU (True) enough to prove anything to the planner (1,000),
+# on GPUs to hold the blocks of its interval.
+PLANNED = {True: 1200, False: 40_000}
+FIRST_RPS = {True: 2.0, False: 100.0}  # of that trace; the planner finds goodput wherever it is
 MOST_QUEUED = 100_000  # the simulation refuses nobody
 # CPU seconds a wall second that an emulation may ask of router, client and instances together, and what a step
 # of an instance takes of them: its steps have to end on time (ours).
@@ -67,11 +68,15 @@ class Ground:
     dtype: str
     calibrations: Calibrations
     host: HostCosts
+    gpu: str = GPU
+    gpus: int = GPUS
+    model: str = MODEL  # on GPUs; on the CPU it is the embedded one
+    requests: int | None = None  # that are planned for; None: as many as `PLANNED` says
 
     def target(self, slo: Slo) -> Target:
         """The devices with targets."""
         if not self.on_cpu:
-            return Target(model=MODEL, gpu=GPU, gpus=GPUS, slo=slo)
+            return Target(model=self.model, gpu=self.gpu, gpus=self.gpus, dtype=self.dtype, slo=slo)  # type: ignore[arg-type]
         return Target(
             model=EMBEDDED_NAME,
             dtype=self.dtype,
@@ -84,9 +89,12 @@ class Ground:
 
     def hardware(self, kind: Kind, seed: int) -> Hardware:
         """Step times, memory and link as the planner and the simulation take them."""
-        target = self.target(kind.slo)
-        trace = kind.trace(PLANNED[target.gpu], FIRST_RPS[target.gpu], seed)
-        return hardware_of(draw(measure(trace), target, self.calibrations), self.calibrations)
+        trace = self.planned(kind, seed)
+        return hardware_of(draw(measure(trace), self.target(kind.slo), self.calibrations), self.calibrations)
+
+    def planned(self, kind: Kind, seed: int) -> Trace:
+        """The requests that are planned for."""
+        return kind.trace(self.requests or PLANNED[self.on_cpu], FIRST_RPS[self.on_cpu], seed)
 
 
 def survey(setup: str, code: str, seed: int, *, quick: bool, calibration: Path | None) -> SetupRecord:
@@ -149,17 +157,11 @@ def ground_of(record: SetupRecord) -> Ground:
 def advise_on(kind: Kind, setup: SetupRecord) -> PlanRecord:
     """Plan for a kind as `advise analyze` does, and make its configurations. Raises MachineError."""
     ground = ground_of(setup)
-    target = ground.target(kind.slo)
-    trace = kind.trace(PLANNED[target.gpu], FIRST_RPS[target.gpu], setup.seed)
-    load, workload = load_of(trace, BLOCK), measure(trace)
-    options = SimulationOptions(seed=setup.seed)
-    situation, plan = simulated_plan(workload, target, trace, load, ground.calibrations, options, None)
+    plan, hardware, devices = plan_on(kind, ground, setup.seed)
     choice = plan.choice
     if choice is None or choice.goodput_rps_per_gpu is None:
         raise MachineError(f"no configuration keeps the targets of {kind.name} on {setup.setup} at any rate")
-    devices = situation.gpus
     goodput_rps = choice.goodput_rps_per_gpu.low * choice.gpus
-    hardware = hardware_of(situation, ground.calibrations)
     advice = Layout(choice.name, choice.pools, choice.router)
     arms = _arms(advice, plan, hardware, devices)
     advised = next((name for name, layout in arms.items() if same(layout, advice)), ADVISED)
@@ -172,7 +174,7 @@ def advise_on(kind: Kind, setup: SetupRecord) -> PlanRecord:
         digest=kind.digest,
         devices=devices,
         goodput_rps=goodput_rps,
-        time_scale=1.0 if ground.on_cpu else _time_scale(kind, goodput_rps, hardware, arms),
+        time_scale=1.0 if ground.on_cpu else time_scale(kind, goodput_rps, hardware, arms),
         verdict=plan.verdict,
         advice=choice.name,
         advised=advised,
@@ -185,6 +187,15 @@ def advise_on(kind: Kind, setup: SetupRecord) -> PlanRecord:
             for name, layout in arms.items()
         },
     )
+
+
+def plan_on(kind: Kind, ground: Ground, seed: int) -> tuple[Plan, Hardware, int]:
+    """The plan for a kind, the devices as it takes them to be, and how many they are."""
+    target, trace = ground.target(kind.slo), ground.planned(kind, seed)
+    load, workload = load_of(trace, BLOCK), measure(trace)
+    options = SimulationOptions(seed=seed)
+    situation, plan = simulated_plan(workload, target, trace, load, ground.calibrations, options, None)
+    return plan, hardware_of(situation, ground.calibrations), situation.gpus
 
 
 def _arms(advice: Layout, plan: Plan, hardware: Hardware, devices: int) -> dict[str, Layout]:
@@ -213,7 +224,7 @@ def _best(plan: Plan, hardware: Hardware, devices: int, *, split: bool) -> Layou
     return best
 
 
-def _time_scale(kind: Kind, goodput_rps: float, hardware: Hardware, arms: Mapping[str, Layout]) -> float:
+def time_scale(kind: Kind, goodput_rps: float, hardware: Hardware, arms: Mapping[str, Layout]) -> float:
     """How much slower the emulation's clock has to be for two cores to send, stream and step in time."""
     costs = HostCosts()
     sending = FACTORS[-1] * goodput_rps * (costs.request_s + costs.token_s * kind.output_mean)
@@ -248,21 +259,21 @@ def layout_of(name: str, arm: Arm) -> Layout:
 
 def config_of(layout: Layout, ground: Ground) -> EngineConfig:
     """What the engine is started with."""
-    model = ModelConfig(name=MODEL)
+    model = ModelConfig(name=ground.model)
     if ground.on_cpu:
         model = ModelConfig(name=EMBEDDED_NAME, dtype=ground.dtype)
     server = ServerConfig(port=0, max_queued=MOST_QUEUED, drain_s=0.0)
     return EngineConfig(pools=layout.pools, router=layout.router, model=model, server=server)
 
 
-def emulation_of(layout: Layout, hardware: Hardware, time_scale: float) -> Emulation:
+def emulation_of(layout: Layout, hardware: Hardware, time_scale: float, gpu: str = GPU) -> Emulation:
     """The emulation of a configuration, with the very numbers that it is simulated with."""
     pools = [
         EmulatedPool(role=pool.role, step_time=hardware.step_time(pool.tp), kv_tokens=pool.kv_tokens or 1)
         for pool in layout.pools
     ]
     return Emulation(
-        gpu=GPU,
+        gpu=gpu,
         time_scale=time_scale,
         pools=tuple(pools),
         link=EmulatedLink(bytes_per_s=hardware.link_bytes_per_s),

@@ -108,17 +108,17 @@ class CellRecord(msgspec.Struct, frozen=True, kw_only=True, tag="cell", tag_fiel
 
 
 Record = SetupRecord | PlanRecord | CellRecord
-Sort = TypeVar("Sort", SetupRecord, PlanRecord, CellRecord)
+Sort = TypeVar("Sort", bound=msgspec.Struct)
 
 
 class Results:
-    """The file of results. One process writes at a time."""
+    """The file of results. One process writes at a time. `sorts`: the tagged records that it holds."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, sorts: Any = Record) -> None:
         self._path = path
-        self.records = read(path)
+        self.records = read(path, sorts)
 
-    def add(self, record: Record) -> None:
+    def add(self, record: msgspec.Struct) -> None:
         """Append a record; it is on the disk when this returns."""
         line = msgspec.json.encode(record) + b"\n"
         with self._path.open("ab+") as file:
@@ -142,14 +142,14 @@ class Results:
         ]
 
 
-def read(path: Path) -> list[Record]:
+def read(path: Path, sorts: Any = Record) -> list[Any]:
     """All whole records of a file, oldest first; none where there is no file."""
     if not path.exists():
         return []
-    found: list[Record] = []
+    found: list[Any] = []
     for line in path.read_bytes().split(b"\n"):
         try:
-            found.append(msgspec.json.decode(line, type=Record))
+            found.append(msgspec.json.decode(line, type=sorts))
         except msgspec.DecodeError:
             continue
     return found

@@ -27,8 +27,9 @@ import msgspec
 
 from advisor.deploy.launch import Launchable, launch
 from advisor.deploy.rehearsal import rehearsal
-from advisor.validation.validate import Options, validate
-from advisor.validation.verdict import Result
+from advisor.validation.options import Options
+from advisor.validation.result import Result
+from advisor.validation.validate import validate
 from benchmarks._agreement import RUNS, Figures, Run, faults, off
 from benchmarks._rehearsed import DRAWS, MOVED_S, REHEARSED, Rehearsed, expected, simulated
 from engine.host import usable_cores

@@ -151,7 +151,9 @@ def calibrate(
     gpus = cuda_gpus() if device != "cpu" else ()
     grid = GPU_GRID if gpus else CPU_GRID
     if not gpus and threads % tp:
-        raise InputError(f"{threads} threads cannot be shared equally by {tp} ranks", hint=f"--threads {tp}")
+        raise InputError(
+            f"{threads} threads cannot be shared equally by {tp} ranks", hint="advise calibrate --tp 1"
+        )
     # One partly filled block a row, and the trash block.
     num_blocks = grid.pool_tokens // block_size + max(grid.batches) + 2
     with (

@@ -34,7 +34,12 @@ class ChatTemplate:
             self._template = _Sandbox().from_string(source)
         except (jinja2.TemplateError, RecursionError) as error:
             why = f"it is no valid template: {type(error).__name__}"
-            raise InputError("cannot read the chat template", where=where, why=why) from None
+            raise InputError(
+                "cannot read the chat template",
+                where=where,
+                why=why,
+                hint="copy tokenizer_config.json again from where the model is from",
+            ) from None
 
     def render(
         self,
@@ -54,7 +59,12 @@ class ChatTemplate:
             )
         except Exception as error:  # a foreign program raises what it likes
             why = f"the template raised {type(error).__name__}"
-            raise InputError("the chat template refuses these messages", where=self._where, why=why) from None
+            raise InputError(
+                "the chat template refuses these messages",
+                where=self._where,
+                why=why,
+                hint="send roles and contents as the model's template wants them, or use /v1/completions",
+            ) from None
 
 
 class _GenerationTag(jinja2.ext.Extension):

@@ -16,11 +16,11 @@ C = TypeVar("C", bound=Config)
 
 def read_config(path: Path) -> EngineConfig:
     """Read engine.yaml. Raises InputError that names the key."""
-    return read_strict(path, EngineConfig, "engine configuration", hint="advise analyze LOG writes one")
+    return read_strict(path, EngineConfig, "engine configuration", hint="advise analyze LOG   (writes one)")
 
 
-def read_strict(path: Path, model: type[C], what: str, *, hint: str | None = None) -> C:
-    """Read a YAML file as `model`, in words an `what`; `hint` is for a file that cannot be read.
+def read_strict(path: Path, model: type[C], what: str, *, hint: str) -> C:
+    """Read a YAML file as `model`, in words an `what`; `hint` says where to have one from.
 
     Raises InputError that names the key.
     """
@@ -30,12 +30,12 @@ def read_strict(path: Path, model: type[C], what: str, *, hint: str | None = Non
     except OSError as error:
         raise InputError(f"cannot read the {what}", where=str(path), why=error.strerror, hint=hint) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError("not valid YAML", where=str(path), why=str(error)) from None
+        raise InputError("not valid YAML", where=str(path), why=str(error), hint=hint) from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"]) or "top level"
         why = f"{key}: {first['msg'].removeprefix('Value error, ')}"
-        raise InputError(f"not an {what}", where=str(path), why=why) from None
+        raise InputError(f"not an {what}", where=str(path), why=why, hint=hint) from None
 
 
 def config_text(config: EngineConfig) -> str:

@@ -150,9 +150,17 @@ class EngineCore:
         prompt, output = len(request.prompt), request.sampling.max_tokens
         where = f"request {request.id}"
         if not prompt or output < 1:
-            raise InputError("a request needs at least one prompt token and max_tokens of 1", where=where)
+            raise InputError(
+                "a request needs at least one prompt token and max_tokens of 1",
+                where=where,
+                hint="send a prompt, and max_tokens of at least 1",
+            )
         if self._find(request.id):
-            raise InputError("a request with this id is already in the engine", where=where)
+            raise InputError(
+                "a request with this id is already in the engine",
+                where=where,
+                hint="give every request an id of its own",
+            )
         if prompt + output > self._max_len:
             raise InputError(
                 f"{prompt} prompt tokens + max_tokens {output} exceed the context of {self._max_len}",

@@ -75,7 +75,11 @@ class Emulation(Config):
         """Raises InputError where `config` cannot be emulated by this, or not at all."""
         why = why_not_launchable(config, emulated=True)
         if why is not None:
-            raise InputError("this configuration cannot be emulated", why=why)
+            raise InputError(
+                "this configuration cannot be emulated",
+                why=why,
+                hint="advise analyze LOG --stack advise   (plans what the bundled engine can run)",
+            )
         ours = [pool.role for pool in self.pools]
         theirs = [pool.role for pool in config.pools]
         if ours != theirs:
@@ -89,7 +93,7 @@ class Emulation(Config):
 
 def read_emulation(path: Path) -> Emulation:
     """Read an emulation file. Raises InputError that names the key."""
-    return read_strict(path, Emulation, "emulation file")
+    return read_strict(path, Emulation, "emulation file", hint="advise launch --emulate GPU   (writes one)")
 
 
 def emulation_text(emulation: Emulation) -> str:

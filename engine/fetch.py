@@ -59,7 +59,12 @@ def model_folder(
         return _converted(path, weights, say)
     if _HUB_NAME.fullmatch(source) and not path.parent.is_dir():
         return _checked(_from_hub(source, fetch, weights, say), weights, tokenizer)
-    raise InputError("no such model", where=source, why="not a folder, a GGUF file or a hub name org/name")
+    raise InputError(
+        "no such model",
+        where=source,
+        why="not a folder, a GGUF file or a hub name org/name",
+        hint="--model FOLDER, or a hub name as in Qwen/Qwen2.5-0.5B-Instruct",
+    )
 
 
 def model_name(source: str | None) -> str:

@@ -66,7 +66,12 @@ class GgufFile:
             self.tensors: dict[str, GgufTensor] = {}
             self._read()
         except (ValueError, OSError, struct.error) as error:
-            raise InputError("not a usable GGUF file", where=str(path), why=str(error)) from None
+            raise InputError(
+                "not a usable GGUF file",
+                where=str(path),
+                why=str(error),
+                hint="copy the file again, or take the model's folder of safetensors",
+            ) from None
 
     def unusable(self, why: str) -> InputError:
         """The error for a file that is sound but not for us."""

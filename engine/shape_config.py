@@ -59,7 +59,11 @@ def shape_of_config(config: Json) -> ModelShape:
         return _shape(config)
     except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
         # The file is foreign: any of its values may be of another kind than its key says.
-        raise InputError("config.json makes no sense", why=f"{type(error).__name__}: {error}"[:200]) from None
+        raise InputError(
+            "config.json makes no sense",
+            why=f"{type(error).__name__}: {error}"[:200],
+            hint="copy config.json again from where the model is from",
+        ) from None
 
 
 def _shape(config: Json) -> ModelShape:
@@ -137,7 +141,9 @@ def _size(text: Json, name: str) -> int:
         if value is not None:
             raise ValueError(f"{key} is {str(value)[:40]}")
     raise InputError(
-        f"config.json has no {_NAMES[name][0]}", why="the sizes of a decoder-only model are needed"
+        f"config.json has no {_NAMES[name][0]}",
+        why="the sizes of a decoder-only model are needed",
+        hint="copy config.json again from where the model is from",
     )
 
 
@@ -198,7 +204,11 @@ def _experts(text: Json, family: str, layers: int) -> Experts | None:
     keys = ("num_experts_per_tok", "experts_per_token", "moe_topk", "top_k")
     active = next((int(text[k]) for k in keys if isinstance(text.get(k), int)), None)
     if active is None:
-        raise InputError("config.json has no num_experts_per_tok", why="it has experts")
+        raise InputError(
+            "config.json has no num_experts_per_tok",
+            why="it has experts",
+            hint="copy config.json again from where the model is from",
+        )
     ffn = int(text.get("moe_intermediate_size") or _size(text, "ffn"))
     shared = int(text.get("shared_expert_intermediate_size") or 0)
     shared = shared or int(text.get("n_shared_experts") or family == "llama4_text") * ffn

@@ -65,7 +65,12 @@ class Tokenizer:
         try:
             backend = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # tokenizers raises bare Exception
-            raise InputError("cannot read the tokenizer", where=str(path), why=str(error)) from None
+            raise InputError(
+                "cannot read the tokenizer",
+                where=str(path),
+                why=str(error),
+                hint="copy the model's folder again, whole",
+            ) from None
         backend.no_padding()
         backend.no_truncation()
         config = _json(folder / "tokenizer_config.json")
@@ -225,7 +230,9 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise InputError("not valid JSON", where=str(path), why=str(error)) from None
+        raise InputError(
+            "not valid JSON", where=str(path), why=str(error), hint="copy the model's folder again, whole"
+        ) from None
     return content if isinstance(content, dict) else {}
 
 

@@ -17,7 +17,12 @@ TIMED = (
     "security/test_security_salt.py",
     "server/test_server_connections.py",
     "test_loop.py",
-    "validation",
+    "validation/test_validation_faults.py",
+    "validation/test_validation_rehearsal.py",
+    "validation/test_validation_replay.py",
+    "validation/test_validation_roofline.py",
+    "validation/test_validation_run.py",
+    "validation/test_validation_session.py",
 )
 
 

@@ -42,6 +42,7 @@ def test_mooncake_conversation(shared: Path, capsys: pytest.CaptureFixture[str])
     assert [curve[size] for size in sizes] == pytest.approx([0.1361, 0.2116, 0.3546, 0.3635], abs=0.00005)
 
 
+@pytest.mark.slow  # a minute
 def test_a_plan_does_not_depend_on_how_many_processes_simulate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -144,7 +144,9 @@ CRASHES = {
         module.measure_lengths = broken
     """,
     "while writing": """
-        import pathlib, sys, advisor.logs.save
+        import pathlib, sys, advisor.analyze, advisor.logs.save
+        from helpers.ruled import advise_by_rules
+        advisor.analyze.advise = advise_by_rules
         def broken(*_):
             raise RuntimeError(pathlib.Path("log").read_text()[:3000]) from ValueError(open("log").read())
         sys.modules["advisor.logs.save"].write_rows = broken

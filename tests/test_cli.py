@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
@@ -37,6 +38,7 @@ def test_json_is_all_of_stdout(log: Path, capsys: pytest.CaptureFixture[str]) ->
     assert report["plan_reason"]
 
 
+@pytest.mark.slow  # a minute of search; tests/screens has the screen
 def test_the_screen_says_what_was_read_found_and_comes_next(
     log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,7 +69,7 @@ def test_the_same_analysis_twice_writes_the_same_bytes(log: Path) -> None:
     again = [sys.executable, "-m", "advisor", *command, "--out", "two"]
     subprocess.run(again, check=True, capture_output=True, env={"PYTHONHASHSEED": "1", "PATH": ""})
     names = sorted(path.name for path in Path("one").iterdir())
-    assert names == ["engine.yaml", "plan.json", "target.yaml", "trace.jsonl"]
+    assert names == ["engine.yaml", "plan.json", "report.html", "target.yaml", "trace.jsonl"]
     for name in names:
         assert (Path("one") / name).read_bytes() == (Path("two") / name).read_bytes()
 
@@ -87,7 +89,10 @@ def test_an_edited_file_is_kept_without_force(
     assert "block_size: 32" not in engine.read_text()
 
 
-def test_a_plan_for_gpus_is_not_launched_on_cores(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_for_gpus_is_not_launched_on_cores(
+    log: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan_by_rules(monkeypatch)
     Path("model").mkdir()
     config = {"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
               "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 8192}  # fmt: skip
@@ -159,8 +164,9 @@ def test_plans_for_one_target_stand_side_by_side(
 
 
 def test_what_runs_now_is_the_control_and_its_unknown_flags_are_named(
-    log: Path, capsys: pytest.CaptureFixture[str]
+    log: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    only_the_decision(monkeypatch)
     line = "vllm serve meta-llama/Llama-3.1-8B --max-num-seqs 100 --max-num-sequences 7"
     assert run(["analyze", "short.jsonl", "--gpu", "h100-sxm", "--slo", "chat", "--current", line]) == 0
     screen = " ".join(capsys.readouterr().out.split())
@@ -174,10 +180,10 @@ def test_what_runs_now_is_the_control_and_its_unknown_flags_are_named(
     assert control["pools"][0]["token_budget"] == 8192  # vLLM on 80 GB
 
 
-def test_what_runs_now_comes_through_a_pipe_too(log: Path) -> None:
-    command = [sys.executable, "-m", "advisor", "analyze", "short.jsonl", "--gpu", "h100-sxm", "--current", "-"]
-    line = "vllm serve meta-llama/Llama-3.1-8B --max-num-seqs 100"
-    subprocess.run(command, input=line, capture_output=True, text=True, check=True)
+def test_what_runs_now_comes_through_a_pipe_too(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only_the_decision(monkeypatch)
+    monkeypatch.setattr("sys.stdin", io.StringIO("vllm serve meta-llama/Llama-3.1-8B --max-num-seqs 100"))
+    assert run(["analyze", "short.jsonl", "--gpu", "h100-sxm", "--current", "-"]) == 0
     plan = json.loads(Path("advise-out/plan.json").read_text())["plan"]
     assert plan["reasons"]["control.max_seqs"] == "read: 100 (--max-num-seqs)"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from helpers.embedded import embedded_folder
+from helpers.quick import only_the_decision
 
 from advisor.advice.resolve import TargetOptions
 from advisor.analyze import AnalyzeOptions, analyze
@@ -19,8 +20,9 @@ from advisor.logs.save import save
 from advisor.logs.trace import Trace
 from advisor.samples import ChatService, write_sample
 from advisor.simulation.slo import Slo
-from advisor.validation.validate import Options, validate
-from advisor.validation.verdict import Result
+from advisor.validation.options import Options
+from advisor.validation.result import Result
+from advisor.validation.validate import validate
 
 WINDOW = "busiest:10s"
 LIGHT = ChatService(
@@ -36,7 +38,9 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Trace]:
     out = tmp_path_factory.mktemp("loop")
     write_sample(out / "chat.jsonl", LIGHT)
     options = AnalyzeOptions(target=TargetOptions(here=True, slo="here"))
-    analysis, trace = analyze([out / "chat.jsonl"], options)
+    with pytest.MonkeyPatch.context() as patch:
+        only_the_decision(patch)
+        analysis, trace = analyze([out / "chat.jsonl"], options)
     write_plan_files(out, analysis, lambda path: save(trace, path))
     return out, trace
 
@@ -55,7 +59,7 @@ def healthy(plan: tuple[Path, Trace]) -> Result:
 
 
 def test_every_request_completes_with_its_lengths_and_its_cached_tokens(healthy: Result) -> None:
-    assert healthy.verdict == "PASS"
+    assert healthy.verdict in ("PASS", "LIKELY PASS")  # a few requests prove little
     assert healthy.score.good == healthy.score.requests > 0
     assert all(r.n_in == r.want_in and r.n_out == r.want_out for r in healthy.records)
     assert healthy.cached is not None
@@ -67,10 +71,11 @@ def test_every_step_slowed_threefold_fails(plan: tuple[Path, Trace], healthy: Re
     assert healthy.latencies.tpot is not None
     slo = Slo(ttft_s=60, tpot_s=2 * healthy.latencies.tpot.max)
     slow = measure(plan, slo, fault="slow-steps:3")
-    assert slow.verdict == "FAIL"
+    assert slow.verdict.endswith("FAIL")
     assert any("tpot" in kind for kind in slow.score.misses)
 
 
+@pytest.mark.slow  # a minute: the engine starts again
 def test_the_same_plan_with_a_bad_budget_fails(plan: tuple[Path, Trace]) -> None:
     engine = plan[0] / "engine.yaml"
     planned = engine.read_text()
@@ -82,5 +87,5 @@ def test_the_same_plan_with_a_bad_budget_fails(plan: tuple[Path, Trace]) -> None
         bad = measure(plan, Slo(ttft_s=3, tpot_s=10))
     finally:
         engine.write_text(planned)
-    assert bad.verdict == "FAIL"
+    assert bad.verdict.endswith("FAIL")
     assert any("ttft" in kind for kind in bad.score.misses)

@@ -6,7 +6,9 @@ import hashlib
 from itertools import pairwise
 from pathlib import Path
 
-from advisor.samples import ChatService, write_sample
+import pytest
+
+from advisor.samples import ChatService, main, write_sample
 
 
 def test_same_seed_same_bytes(tmp_path: Path) -> None:
@@ -42,3 +44,10 @@ def test_arrivals_are_in_order_and_bursts_have_three_times_the_sessions() -> Non
     assert abs(bursting / len(lines) - expected) < 4 * (expected * (1 - expected) / len(lines)) ** 0.5
     stamps = [line["timestamp"] for line in ChatService(minutes=10).lines()]
     assert stamps == sorted(stamps)
+
+
+def test_the_command_writes_what_the_function_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main([str(tmp_path / "a"), "--minutes", "5", "--seed", "7"])
+    count = write_sample(tmp_path / "b", ChatService(minutes=5), seed=7)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert capsys.readouterr().err == f"{count} requests\n"

@@ -61,7 +61,11 @@ def figures(analysis: Analysis) -> Figures:
     """The column of an analysis. Raises InputError where it has no plan."""
     plan = analysis.plan
     if plan is None:
-        raise InputError("there is no plan to compare with", why=analysis.plan_reason)
+        raise InputError(
+            "there is no plan to compare with",
+            why=analysis.plan_reason,
+            hint="advise analyze LOG --gpu h100-sxm --model llama-3.1-8b",
+        )
     choice, simulation = plan.choice, plan.simulation
     at = (simulation.at_needed if simulation is not None else None) or {}
     goodput = None if choice is None else choice.goodput_rps_per_gpu

@@ -94,7 +94,9 @@ def _pool(pool: PoolConfig, hardware: Hardware, gpus: int, changed: list[str]) -
     if tp not in hardware.copies:
         known = ", ".join(f"TP {degree}" for degree in hardware.copies)
         raise InputError(
-            f"an instance of {parallel(tp, pp)} cannot be simulated", why=f"for this model can be: {known}"
+            f"an instance of {parallel(tp, pp)} cannot be simulated",
+            why=f"for this model can be: {known}",
+            hint="leave --current out, or change the degrees in it",
         )
     if pool.block_size != hardware.block_size:
         changed.append(f"blocks of {pool.block_size} tokens are simulated as blocks of {hardware.block_size}")
@@ -103,7 +105,11 @@ def _pool(pool: PoolConfig, hardware: Hardware, gpus: int, changed: list[str]) -
         try:
             kv_tokens = hardware.kv_tokens(tp, pool.token_budget, pp)
         except MachineError as error:
-            raise InputError("the model does not fit as it runs now", why=error.why or error.message) from None
+            raise InputError(
+                "the model does not fit as it runs now",
+                why=error.why or error.message,
+                hint="name the GPUs it runs on: --gpu h200-sxm --gpus 8",
+            ) from None
         changed.append(f"{kv_tokens:,} KV tokens an instance: what the GPU's memory allows")
     if kv_tokens < hardware.longest:
         changed.append(f"its KV cache is smaller than the longest request, {hardware.longest:,} tokens")

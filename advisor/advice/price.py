@@ -31,7 +31,9 @@ class ApiPrice:
     def __post_init__(self) -> None:
         prices = (self.input, self.output, self.cached_input or 0.0, self.cache_write or 0.0)
         if min(prices) < 0 or not 0 <= self.batch_discount <= 1:
-            raise InputError("a price is negative, or a discount is outside 0 to 1")
+            raise InputError(
+                "a price is negative, or a discount is outside 0 to 1", hint="give prices of at least 0"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +47,13 @@ class Tokens:
 
     def __post_init__(self) -> None:
         if min(self.uncached, self.cached, self.written, self.output) < 0:
-            raise InputError("a number of tokens is negative")
+            raise InputError("a number of tokens is negative", hint="give counts of at least 0")
 
     @classmethod
     def of(cls, prompt: float, output: float, hit_rate: float, *, writes: bool = False) -> Tokens:
         """Of a prompt whose share `hit_rate` comes from the cache; `writes`: the rest is billed as written."""
         if not 0 <= hit_rate <= 1:
-            raise InputError("a hit rate is outside 0 to 1")
+            raise InputError("a hit rate is outside 0 to 1", hint="give a rate from 0 to 1")
         rest = prompt * (1 - hit_rate)
         return cls(0.0 if writes else rest, prompt * hit_rate, rest if writes else 0.0, output)
 
@@ -74,7 +76,9 @@ def usd_per_million_tokens(
     None where it serves nothing. `load` is the mean rate over the rate that the fleet sustains.
     """
     if not 0 <= load <= 1 or tokens_per_second < 0:
-        raise InputError("the load is outside 0 to 1, or the token rate is negative")
+        raise InputError(
+            "the load is outside 0 to 1, or the token rate is negative", hint="give a load from 0 to 1"
+        )
     served = tokens_per_second * load * SECONDS_PER_HOUR
     return gpus * _price(usd_per_gpu_hour) / served * MILLION if served > 0 else None
 

@@ -251,11 +251,19 @@ class CachingTerms(Config):
     sources: tuple[str, ...]
 
 
+class HostedHost(Config):
+    """Whose hosted API a host name is."""
+
+    host: str = Field(description="lower case; * stands for any part of it")
+    provider: str
+
+
 class HostedProfile(Config):
-    """Prices of hosted APIs and of rented GPUs, with their date."""
+    """Prices of hosted APIs and of rented GPUs, with their date, and the hosts of such APIs."""
 
     as_of: str
     sources: dict[str, str]
     prices: tuple[HostedPrice, ...]
     caching: tuple[CachingTerms, ...]
     gpu_rental: tuple[GpuRental, ...]
+    hosts: tuple[HostedHost, ...]

@@ -80,7 +80,11 @@ def roofline(stack: str, version: str | None = None) -> RooflineProfile:
         old = profile.before is None or (major is not None and int(major[0]) < profile.before)
         if stack in profile.stacks and old:
             return profile
-    raise InputError(f"no roofline for the engine {stack!r}", why="profiles/roofline.yaml does not name it")
+    raise InputError(
+        f"no roofline for the engine {stack!r}",
+        why="profiles/roofline.yaml does not name it",
+        hint="--stack vllm",
+    )
 
 
 def gpu_rental(name: str) -> GpuRental | None:
@@ -90,12 +94,12 @@ def gpu_rental(name: str) -> GpuRental | None:
 
 def gpu(name: str) -> GpuProfile:
     """A GPU by id or alias. Raises InputError."""
-    return _find(name, gpus(), "GPU", "advise analyze LOG --gpu")
+    return _find(name, gpus(), "GPU", "--gpu")
 
 
 def model(name: str) -> ModelProfile:
     """A model by id or hub name. Raises InputError."""
-    return _find(name, models(), "model", "advise analyze LOG --model")
+    return _find(name, models(), "model", "--model")
 
 
 def known_model(name: str) -> ModelProfile | None:
@@ -105,7 +109,7 @@ def known_model(name: str) -> ModelProfile | None:
 
 def slo(name: str) -> SloPreset:
     """A latency preset by name. Raises InputError."""
-    return _find(name, slos(), "latency preset", "advise analyze LOG --slo")
+    return _find(name, slos(), "latency preset", "--slo")
 
 
 def model_shape(name: str, path: str | None = None) -> ModelShape:
@@ -122,7 +126,12 @@ def model_shape(name: str, path: str | None = None) -> ModelShape:
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError("the model's config.json cannot be read", where=str(file), why=str(error)) from None
+        raise InputError(
+            "the model's config.json cannot be read",
+            where=str(file),
+            why=str(error),
+            hint="--model llama-3.1-8b, or a folder that holds config.json",
+        ) from None
     return ModelShape.from_config(config)
 
 
@@ -134,7 +143,7 @@ class _Named(Protocol):
 Item = TypeVar("Item", bound=_Named)
 
 
-def _find(name: str, items: tuple[Item, ...], what: str, hint: str) -> Item:
+def _find(name: str, items: tuple[Item, ...], what: str, flag: str) -> Item:
     by_name = _by_name(items)
     found = by_name.get(_plain(name))
     if found is not None:
@@ -144,7 +153,9 @@ def _find(name: str, items: tuple[Item, ...], what: str, hint: str) -> Item:
     )
     nearest = list(near)[:3]
     raise InputError(
-        f"unknown {what} {name!r}", why=f"the nearest are {', '.join(nearest)}", hint=f"{hint} {nearest[0]}"
+        f"unknown {what} {name!r}",
+        why=f"the nearest are {', '.join(nearest)}",
+        hint=f"advise analyze LOG {flag} {nearest[0]}",
     )
 
 

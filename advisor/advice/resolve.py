@@ -119,7 +119,12 @@ def _made(kind: type[Made], values: dict[str, Any], origins: Mapping[str, Origin
         origin = origins.get(f"{where}{name}", "preset")
         said = f"--{name.removesuffix('_s').replace('_', '-')}" if origin == "flag" else f"{where}{name}"
         place = None if origin == "flag" else origin
-        raise InputError(f"{said} {first['input']} cannot be used", where=place, why=first["msg"]) from None
+        raise InputError(
+            f"{said} {first['input']} cannot be used",
+            where=place,
+            why=first["msg"],
+            hint="advise analyze --help   (says what each flag takes)",
+        ) from None
 
 
 def _check_deadline(fields: dict[str, Any], origins: dict[str, Origin], slo: Slo) -> None:
@@ -155,13 +160,28 @@ def load_target(path: Path) -> dict[str, Any]:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
         target = Target.model_validate(values)
     except OSError as error:
-        raise InputError("the target file cannot be read", where=str(path), why=error.strerror) from None
+        raise InputError(
+            "the target file cannot be read",
+            where=str(path),
+            why=error.strerror,
+            hint="advise analyze LOG --gpu h100-sxm --model llama-3.1-8b   (writes a target.yaml)",
+        ) from None
     except yaml.YAMLError as error:
-        raise InputError("the target file is not YAML", where=str(path), why=str(error)) from None
+        raise InputError(
+            "the target file is not YAML",
+            where=str(path),
+            why=str(error),
+            hint="advise analyze LOG --gpu h100-sxm --model llama-3.1-8b   (writes a target.yaml)",
+        ) from None
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise InputError("the target file is not a target", where=f"{path} {key}", why=first["msg"]) from None
+        raise InputError(
+            "the target file is not a target",
+            where=f"{path} {key}",
+            why=first["msg"],
+            hint="advise analyze LOG --gpu h100-sxm --model llama-3.1-8b   (writes a target.yaml)",
+        ) from None
     return target.model_dump(exclude={"origins"}, exclude_none=True, exclude_unset=True)
 
 

@@ -111,7 +111,8 @@ def refit(step_log: Path, *, cache: Path | None = None) -> CalibrationResult:
     try:
         log = read_step_log(step_log)
     except OSError as error:
-        raise InputError("cannot read the step log", where=str(step_log), why=error.strerror) from None
+        where, hint = str(step_log), "advise launch --step-log FILE"
+        raise InputError("cannot read the step log", where=where, why=error.strerror, hint=hint) from None
     return _keep(log, _key(log), cache)
 
 
@@ -127,10 +128,15 @@ def _key(log: StepLog) -> Key:
 def _keep(log: StepLog, key: Key, cache: Path | None) -> CalibrationResult:
     step_time = fit(log.shapes, log.seconds)
     path = step_times_path(cache)
+    keep(key, step_time, path)
+    return CalibrationResult(key, step_time, path)
+
+
+def keep(key: Key, step_time: CalibratedStepTime, path: Path) -> None:
+    """Put a calibration into a `step_times.yaml` as its newest; others stay. Raises InputError."""
     others = load_calibrations(path)
     others.pop(key, None)
     save_calibrations(path, {**others, key: step_time})
-    return CalibrationResult(key, step_time, path)
 
 
 def step_times_path(cache: Path | None = None) -> Path:
@@ -190,11 +196,13 @@ def _finish(process: subprocess.Popen[str], left_s: float, timeout_s: float) -> 
     try:
         _, talk = process.communicate(timeout=max(left_s, 0.1))
     except subprocess.TimeoutExpired:
-        raise MachineError(f"measuring step times took more than {timeout_s:g} s") from None
+        message = f"measuring step times took more than {timeout_s:g} s"
+        raise MachineError(message, hint="advise calibrate --quick") from None
     if process.returncode != 0:
         raise MachineError(
             f"measuring step times failed (exit status {process.returncode})",
             why=" ".join(talk.splitlines()[-3:]) or "it said nothing",
+            hint="advise calibrate --quick",
         )
 
 

@@ -132,6 +132,7 @@ def launch(
     *,
     port: int | None = None,
     step_log: Path | None = None,
+    request_log: Path | None = None,
     fault: str | None = None,
     load: Load = "auto",
     emulate: str | None = None,
@@ -160,6 +161,7 @@ def launch(
         what.config,
         port=port,
         step_log=step_log,
+        request_log=request_log,
         fault=fault,
         load=load,
         emulation=emulation,
@@ -234,7 +236,8 @@ def _refuse_devices(what: Launchable, *, oversubscribe: bool) -> None:
         if here < wanted:
             message = "the bundled engine cannot launch this"
             why = f"the plan is for {wanted} x {target.gpu}, of which this machine has {here or 'none'}"
-            raise MachineError(message, where=where, why=why, hint=_rehearse_hint(what))
+            hint = _rehearse_hint(what) or "advise analyze LOG --here"
+            raise MachineError(message, where=where, why=why, hint=hint)
         return
     if not oversubscribe and on_cores(what.config, gpus=len(machine.gpu_names)):
         why_few = why_too_few_cores(what.config, machine.cores)

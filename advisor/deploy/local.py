@@ -108,6 +108,7 @@ def engine_argv(
     *,
     port: int | None = None,
     step_log: Path | None = None,
+    request_log: Path | None = None,
     fault: str | None = None,
     load: Load = "auto",
     emulate: Path | None = None,
@@ -117,8 +118,14 @@ def engine_argv(
     """The command that starts an engine. `program` replaces the bundled server: tests run without a model."""
     # -P keeps the current folder off the import path: a folder named `engine` there must not be what runs.
     argv = [*(program or (sys.executable, "-P", "-m", "engine.server")), "--config", str(config_path)]
-    valued = (("--port", port), ("--step-log", step_log), ("--fault", fault), ("--emulate", emulate))
-    for flag, value in valued:
+    valued = {
+        "--port": port,
+        "--step-log": step_log,
+        "--request-log": request_log,
+        "--fault": fault,
+        "--emulate": emulate,
+    }
+    for flag, value in valued.items():
         if value is not None:
             argv += [flag, str(value)]
     if load != "auto":
@@ -210,6 +217,7 @@ def start_engine(
     *,
     port: int | None = None,
     step_log: Path | None = None,
+    request_log: Path | None = None,
     fault: str | None = None,
     log_file: Path | None = None,
     timeout_s: float = START_TIMEOUT_S,
@@ -232,6 +240,7 @@ def start_engine(
             _written(config, Path(scratch.name)),
             port=port,
             step_log=step_log,
+            request_log=request_log,
             fault=fault,
             load=load,
             emulate=None if emulation is None else _emulation_file(emulation, Path(scratch.name)),

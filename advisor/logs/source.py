@@ -194,7 +194,9 @@ def _open(source: Source) -> IO[bytes]:
     try:
         return source.path.open("rb", buffering=0)
     except OSError as error:
-        raise InputError("cannot open the log", where=source.name, why=error.strerror) from None
+        raise InputError(
+            "cannot open the log", where=source.name, why=error.strerror, hint=f"ls -l {source.name}"
+        ) from None
 
 
 def _zstd() -> Any:

@@ -11,6 +11,8 @@ from rich.text import Text
 
 from advisor.advice.drift import Move, PlanDrift
 from advisor.report.rows import row
+from advisor.report.words import plural, utc
+from advisor.units import show_seconds
 
 _NAMES = {
     "uncached_mean": ("uncached prompt", "{:,.0f} tokens"),
@@ -25,20 +27,20 @@ _NAMES = {
 def show_drift(console: Console, drift: PlanDrift) -> None:
     """Print whether it is time to plan again, and what each value was and is."""
     console.print()
-    moved = ", ".join(_NAMES[move.name][0] for move in drift.moves if move.over)
+    moved = ", ".join(_NAMES[move.name][0] + _since(drift, move) for move in drift.moves if move.over)
     allowed = f"more than {drift.tolerance:.0%} beyond what the plan's log had"
     if drift.replan:
         row(console, "drift", f"plan again: {moved}", style="yellow")
     else:
         row(console, "drift", f"none: the plan still fits; nothing is {allowed}", style="green")
-    hours = f"{drift.hours} full hour{'s' if drift.hours > 1 else ''}"
-    row(console, "", f"judged: {hours if drift.hours else 'the log as a whole'}; moved means {allowed}")
+    windows = f"{plural(drift.windows, 'window')} of {show_seconds(drift.window_s)}"
+    row(console, "", f"judged: {windows if drift.windows else 'the log as a whole'}; moved means {allowed}")
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=True, header_style="bold")
-    now = "farthest hour" if drift.hours else "now"
+    now = "farthest window" if drift.windows else "now"
     for heading in ("", "plan's log", now, "change", "the plan's log had", "from", ""):
         table.add_column(heading, overflow="fold")
     for move in drift.moves:
-        start = f"{move.from_s / 3600:.0f} h" if drift.hours else ""
+        start = _when(drift, move.from_s) if drift.windows else ""
         table.add_row(*_cells(move), start, Text("moved" if move.over else "", style="yellow"))
     console.print(table)
     for note in drift.notes:
@@ -51,6 +53,17 @@ def show_drift(console: Console, drift: PlanDrift) -> None:
         )
     else:
         row(console, "next", "nothing to do; compare again with the next log")
+
+
+def _since(drift: PlanDrift, move: Move) -> str:
+    return "" if move.since_s is None or not drift.windows else f" since {_when(drift, move.since_s)}"
+
+
+def _when(drift: PlanDrift, after_s: float) -> str:
+    """Wall clock where the log has one, else the time after the first arrival."""
+    if drift.first_epoch_s is None:
+        return show_seconds(round(after_s)) if after_s else "the start"
+    return utc(drift.first_epoch_s + after_s).replace(":00 UTC", " UTC")
 
 
 def _cells(move: Move) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rich.console import Console
 
 from advisor.advice.host import HostCosts
@@ -76,6 +78,8 @@ def _show_banners(console: Console, info: EngineInfo) -> None:
 def show_serving(console: Console, launched: Launched) -> None:
     """What to do with it."""
     row(console, "try", f"curl {launched.engine.url}/v1/models   (Ctrl-C drains and stops)")
+    folder = launched.launchable.folder
+    row(console, "next", f"advise validate {folder}   (in another terminal)")
 
 
 def show_cpu_times(console: Console, times: CpuTimes) -> None:
@@ -115,3 +119,9 @@ def show_host_costs(console: Console, costs: HostCosts) -> None:
         "moves KV",
         f"{costs.copy_bytes_per_s / 1e9:.2f} GB/s between two processes, checksums included",
     )
+
+
+def show_calibrated(console: Console, path: Path | None = None) -> None:
+    """What to do with new step times; `path` is their file where an engine was measured from outside."""
+    used = "advise analyze LOG --here" if path is None else f"advise analyze LOG --step-times {path}"
+    row(console, "next", f"{used}   (a plan on these step times)")

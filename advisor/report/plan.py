@@ -200,12 +200,12 @@ def _show_flips(console: Console, plan: Plan) -> None:
         becomes = flip["becomes"]
         if isinstance(becomes, dict):
             becomes = "it becomes: " + ", ".join(f"{name} {value}" for name, value in becomes.items())
-        outcomes.setdefault(str(becomes), []).append(_moved(str(flip["parameter"]), flip["value"]))
+        outcomes.setdefault(str(becomes), []).append(moved(str(flip["parameter"]), flip["value"]))
     for index, (becomes, values) in enumerate(outcomes.items()):
         row(console, "flips" if index == 0 else "", f"at {', '.join(values)}: {becomes}")
 
 
-def _moved(parameter: str, value: float) -> str:
+def moved(parameter: str, value: float) -> str:
     """`TTFT 1 s`, `rate 3.4/s`, ..."""
     name = _PARAMETERS.get(parameter, parameter)
     if parameter == "deadline_s":

@@ -1,7 +1,8 @@
 """A Load from a Trace: lengths, turns, and what requests share, in pages of the engine.
 
 Owns the step from the log's blocks to runs of pages. Chained block ids say which pages are equal; what a turn
-generates takes the ids that its session's next prompt shows. Never looks at text.
+generates takes the ids that its session's next prompt shows, but in a replay, whose engine generates other
+tokens than the log's did. Never looks at text.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ def usable(trace: Trace) -> BoolColumn:
     return np.isfinite(trace.arrival_s) & (trace.prompt_tokens >= 0) & (trace.output_tokens >= 0)
 
 
-def load_of(trace: Trace, block_size: int) -> Load:
+def load_of(trace: Trace, block_size: int, *, replies: bool = True) -> Load:
     """The usable requests of a Trace, in order, for an engine with pages of `block_size` tokens.
 
     A request that asks for nothing is one token each way, the least that a server takes. A think time counts
-    only where the log has the end of the turn before; elsewhere `arrival_s` is all that is known.
+    only where the log has the end of the turn before; elsewhere `arrival_s` is all that is known. Without
+    `replies` no prompt goes on from what was generated, as in a replay of the log: prompts share what their
+    block ids show and nothing else.
     """
     found = find_turns(trace)
     rows = np.flatnonzero(usable(trace))
@@ -46,7 +49,9 @@ def load_of(trace: Trace, block_size: int) -> Load:
         arrival_s=trace.arrival_s[rows],
         prompt_tokens=prompt,
         output_tokens=output,
-        runs=((),) * len(rows) if blocks is None else _page_runs(blocks, prompt, output, parent, block_size),
+        runs=((),) * len(rows)
+        if blocks is None
+        else _page_runs(blocks, prompt, output, parent if replies else none[: len(rows)], block_size),
         block_size=block_size,
         session=_sessions(none if found.trace.session is None else found.trace.session.codes, rows),
         parent=parent,

@@ -31,7 +31,20 @@ class Window(NamedTuple):
 ALWAYS = Window(-np.inf, np.inf)
 
 
+class Drawn(NamedTuple):
+    """A Load at another rate, and where each request is from: its row in the first Load, and of which copy."""
+
+    load: Load
+    rows: IntColumn  # [requests]
+    copies: IntColumn  # [requests], 0: as it was
+
+
 def scaled(load: Load, factor: float, seed: int, window: Window = ALWAYS) -> Load:
+    """The Load at `factor` times its rate, as `draw` has it."""
+    return draw(load, factor, seed, window).load
+
+
+def draw(load: Load, factor: float, seed: int, window: Window = ALWAYS) -> Drawn:
     """The Load at `factor` times its rate, to within a session; of it the requests that come in the window.
 
     Below 1 whole sessions are left out at random. Above 1 whole sessions are copied: every copy of the traffic
@@ -41,13 +54,12 @@ def scaled(load: Load, factor: float, seed: int, window: Window = ALWAYS) -> Loa
     """
     if not factor > 0:
         raise ValueError(f"cannot scale the rate by {factor}")
-    if len(load) == 0:
-        return load
     rows = np.flatnonzero(window.holds(load.arrival_s))
-    if factor == 1:
-        return load.take(rows) if len(rows) < len(load) else load
-    if factor < 1:
-        return load.take(np.intersect1d(rows, _part(load, factor, np.random.default_rng((seed, 0)))))
+    if factor < 1 and len(load):
+        rows = np.intersect1d(rows, _part(load, factor, np.random.default_rng((seed, 0))))
+    if factor <= 1 or len(load) == 0:
+        some = load.take(rows) if len(rows) < len(load) else load
+        return Drawn(some, rows, np.zeros(len(rows), dtype=np.int64))
     shared = _shared_keys(load)
     shift = _Shift(load)
     parts = [_Copy(0, rows, load.arrival_s[rows], tuple(load.runs[row] for row in rows.tolist()))]
@@ -150,7 +162,7 @@ def _fresh(load: Load, rows: IntColumn, shared: frozenset[Hashable], copy: int) 
     return tuple(tuple(map(fresh, load.runs[row])) for row in rows.tolist())
 
 
-def _together(load: Load, parts: list[_Copy]) -> Load:
+def _together(load: Load, parts: list[_Copy]) -> Drawn:
     """All parts in order of arrival, turns and sessions numbered anew."""
     sessions = int(load.session.max()) + 1
     parents, numbers, done = [], [], 0
@@ -165,8 +177,9 @@ def _together(load: Load, parts: list[_Copy]) -> Load:
     rank = np.full(done + 1, -1, dtype=np.int64)
     rank[order] = np.arange(done)
     rows = np.concatenate([part.rows for part in parts])[order]
+    copies = np.concatenate([np.full(len(part.rows), part.number) for part in parts])[order]
     runs = [one for part in parts for one in part.runs]
-    return Load(
+    together = Load(
         arrival_s=arrival_s[order],
         prompt_tokens=load.prompt_tokens[rows],
         output_tokens=load.output_tokens[rows],
@@ -176,3 +189,4 @@ def _together(load: Load, parts: list[_Copy]) -> Load:
         parent=rank[np.concatenate(parents)[order]],
         think_s=load.think_s[rows],
     )
+    return Drawn(together, rows, copies)

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Literal, Protocol
 
+import numpy as np
+
 from advisor.simulation.deployment import Deployment, Fault, Pool
 from advisor.simulation.instance import NEVER, Instance
 from advisor.simulation.load import Load
@@ -37,7 +39,7 @@ from engine.invariants import require
 from engine.request import Request, SamplingParams
 from engine.transfer.link import Link
 
-Turns = Literal["open", "causal"]
+Turns = Literal["open", "causal", "held"]
 _ARRIVAL, _WAKE, _LANDED, _PULLED, _DOWN, _UP = range(6)  # what happens at a time
 
 
@@ -64,8 +66,9 @@ def simulate(
     """What becomes of each request of the load.
 
     `turns`: open sends every request when the log has it; causal sends a turn its logged think time after the
-    turn before it ended. A request that can never run, or finds the queue full, is not served; one whose
-    instance dies goes on elsewhere, and computes all it had again.
+    turn before it ended; held when the log has it, but not before that end, as a causal replay does. A request
+    that can never run, or finds the queue full, is not served; one whose instance dies goes on elsewhere, and
+    computes all it had again.
     """
     return _Simulation(load, deployment, turns, faults, watch).run()
 
@@ -109,7 +112,8 @@ class _Simulation:
         self._faults: Counter[int] = Counter()  # that hold an instance down
         self._stopped = False
         self._sampling: dict[int, SamplingParams] = {}
-        self._children = _children(load) if turns == "causal" else {}
+        self._turns = turns
+        self._children = {} if turns == "open" else _children(load, turns)
         for fault in faults:
             self._at(fault.at_s, _DOWN, fault.instance)
             self._at(fault.back_s, _UP, fault.instance)
@@ -325,14 +329,17 @@ class _Simulation:
             self._stopped |= self._watch.dropped()
 
     def _over(self, row: int, now: float) -> None:
-        """The turns behind this one come their think time later, those that overlapped it at once."""
+        """The turns behind this one come their think time later, or when they are due; late ones at once."""
+        load = self._load
         for child in self._children.pop(row, ()):
-            self._at(now + max(0.0, float(self._load.think_s[child])), _ARRIVAL, child)
+            due = load.arrival_s[child] if self._turns == "held" else now + load.think_s[child]
+            self._at(max(now, float(due)), _ARRIVAL, child)
 
 
-def _children(load: Load) -> dict[int, list[int]]:
-    """The turns that wait for each turn."""
+def _children(load: Load, turns: Turns) -> dict[int, list[int]]:
+    """The turns that wait for each turn; where none has to come a think time later, all of them."""
     children: dict[int, list[int]] = {}
-    for row in load.waiting_turns.tolist():
+    waiting = load.waiting_turns if turns == "causal" else np.flatnonzero(load.parent >= 0)
+    for row in waiting.tolist():
         children.setdefault(int(load.parent[row]), []).append(row)
     return children

@@ -1,165 +1,187 @@
 """One request on the wire: send it, stamp what comes back, say how it ended.
 
-States of an exchange: unsent -> interrupted (sent, no outcome yet) -> one of the outcomes in `record.Status`.
-A stamp is taken when bytes arrive, before they are parsed. Never waits for another request, never sends one
-twice.
+Our own client and not aiohttp's, for two reasons that benchmarks/client.py prints: a stamp is taken when bytes
+are read (aiohttp's streams give them to a task some turns of the loop later), and a chunk costs a fraction of
+the CPU time. Never waits for another request, never sends one twice, follows no redirect.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any, Literal
+from urllib.parse import SplitResult, urlsplit
 
-import aiohttp
 import msgspec
 
-from advisor.validation.record import Record, Status
-from advisor.validation.sse import Event, EventReader
+from advisor.validation.exchange import Exchange
+from advisor.validation.http1 import ProtocolError, Response
+from advisor.validation.loop import allow_connections
+from advisor.validation.record import Status
+from advisor.validation.sse import EventReader, StreamError
+from advisor.validation.wire import Clock, Pool, Site, resolve
+from engine.errors import InputError, MachineError
 
-# Servers commonly close idle connections after 5 s (uvicorn's default). One that was idle for longer than this
-# is not used again, so that a request never meets a connection that is just being closed.
-_KEEPALIVE_S = 2.0
-# A buffer of 64 KB held back streams of long prompts in another client (vllm issue 39963).
-_READ_BUFFER = 2**20
+__all__ = ["Client", "Exchange", "authorization", "body_of", "open_client"]
 
-
-@dataclass(slots=True)
-class Exchange:
-    """A request that is due, and what has been seen of it so far. Stamps are `time.monotonic_ns`."""
-
-    row: int
-    body: bytes = field(repr=False)
-    due_ns: int
-    want_in: int
-    want_out: int
-    status: Status = "unsent"
-    send_ns: int | None = None
-    conn_start_ns: int | None = None
-    conn_ns: int = 0
-    hdr_ns: int | None = None
-    done_ns: int | None = None
-    chunk_ns: list[int] = field(default_factory=list)
-    tokens: int = 0
-    has_token_ids: bool = False
-    n_in: int | None = None
-    n_cached: int | None = None
-    n_usage: int | None = None
-    finish_reason: str | None = None
-
-    def take(self, event: Event, at_ns: int) -> None:
-        """Count one event that arrived at `at_ns`."""
-        tokens = event.tokens
-        if tokens:
-            self.chunk_ns.append(at_ns)
-            self.tokens += tokens
-            self.has_token_ids = self.has_token_ids or event.has_token_ids
-        if event.usage is not None:
-            self.n_in = event.usage.prompt_tokens
-            self.n_usage = event.usage.completion_tokens
-            self.n_cached = event.usage.cached_tokens
-        self.finish_reason = event.finish_reason or self.finish_reason
-
-    @property
-    def n_out(self) -> tuple[int | None, Literal["usage", "token_ids", "chunks"] | None]:
-        """Output tokens, and where the count comes from."""
-        if self.n_usage is not None:
-            return self.n_usage, "usage"
-        if self.hdr_ns is None or self.status.startswith("http"):
-            return None, None
-        return self.tokens, "token_ids" if self.has_token_ids else "chunks"
-
-    @property
-    def has_wanted_length(self) -> bool:
-        """Whether the usage, and the ids where there are any, both count `want_out` tokens."""
-        return self.n_out[0] == self.want_out and (not self.has_token_ids or self.tokens == self.want_out)
-
-    def record(self, start_ns: int) -> Record:
-        """The record, in seconds after `start_ns`."""
-
-        def seconds(stamp: int | None) -> float | None:
-            return None if stamp is None else (stamp - start_ns) / 1e9
-
-        n_out, source = self.n_out
-        return Record(
-            row=self.row,
-            t_sched=(self.due_ns - start_ns) / 1e9,
-            want_in=self.want_in,
-            want_out=self.want_out,
-            status=self.status,
-            t_send=seconds(self.send_ns),
-            t_conn=self.conn_ns / 1e9,
-            t_hdr=seconds(self.hdr_ns),
-            t_chunk=tuple((stamp - start_ns) / 1e9 for stamp in self.chunk_ns),
-            t_done=seconds(self.done_ns),
-            n_in=self.n_in,
-            n_cached=self.n_cached,
-            n_out=n_out,
-            n_out_source=source,
-            finish_reason=self.finish_reason,
-        )
+COMPLETIONS = "/v1/completions"
 
 
 class Client:
-    """Sends completions, any number at once. `open_client` makes one."""
+    """Sends requests of one path, any number at once. `open_client` makes one."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, timeout_s: float) -> None:
-        self._session = session
-        self._completions = url.rstrip("/") + "/v1/completions"
+    def __init__(self, pool: Pool, head: bytes, timeout_s: float, clock: Clock) -> None:
+        self._pool = pool
+        self._head = head
         self._timeout_s = timeout_s
+        self._clock = clock
 
     async def perform(self, exchange: Exchange) -> None:
-        """Send the request now and follow it to its end; the outcome is in the exchange, nothing is raised.
+        """Send the request now and follow it to its end; the outcome is in the exchange.
 
-        Times out `timeout_s` after now. A cancelled exchange stays `interrupted`.
+        Times out `timeout_s` after now. A cancelled exchange stays `interrupted`. Raises only MachineError,
+        where this machine and not the server is at its end.
         """
         exchange.status = "interrupted"
-        exchange.send_ns = time.monotonic_ns()  # replaced when the connection is open
+        exchange.send_ns = self._clock()  # replaced when the connection is open
+        answer = _Answer(exchange, asyncio.get_running_loop().create_future())
         try:
             async with asyncio.timeout(self._timeout_s):
-                exchange.status = await self._stream(exchange)
+                connection, exchange.conn_ns = await self._pool.take()
+                try:
+                    request = b"%b%d\r\n\r\n%b" % (self._head, len(exchange.body), exchange.body)
+                    exchange.send_ns = self._clock()
+                    connection.ask(request, answer)
+                    await answer.ended
+                finally:
+                    self._pool.put(connection, reusable=answer.reusable)
+            exchange.status = answer.status()
         except TimeoutError:
-            exchange.status = "timeout"
-        except (aiohttp.ClientError, OSError, msgspec.DecodeError, UnicodeDecodeError):
+            exchange.status = answer.status(over="timeout")
+        except OSError:
             exchange.status = "broken_stream"
-        exchange.done_ns = time.monotonic_ns()
+        if exchange.done_ns is None:
+            exchange.done_ns = self._clock()
 
-    async def _stream(self, exchange: Exchange) -> Status:
-        async with self._session.post(
-            self._completions, data=exchange.body, trace_request_ctx=exchange, allow_redirects=False
-        ) as response:
-            exchange.hdr_ns = time.monotonic_ns()
-            if response.status != 200:
-                return _http_status(response.status)
-            reader = EventReader()
-            async for data in response.content.iter_any():
-                at_ns = time.monotonic_ns()
-                for event in reader.feed(data):
+
+class _Answer:
+    """What comes back to one request: bytes in, stamps and an outcome out."""
+
+    __slots__ = ("_broken", "_events", "_exchange", "_response", "ended")
+
+    def __init__(self, exchange: Exchange, ended: asyncio.Future[None]) -> None:
+        self.ended = ended
+        self._exchange = exchange
+        self._response = Response()
+        self._events = EventReader()
+        self._broken = False
+
+    @property
+    def reusable(self) -> bool:
+        """Whether its connection may carry another request."""
+        return self._response.complete and self._response.reusable and not self._broken
+
+    def feed(self, data: bytes, at_ns: int) -> None:
+        """Bytes that arrived at `at_ns`."""
+        response, exchange = self._response, self._exchange
+        if self.ended.done():
+            return
+        try:
+            body = response.feed(data)
+            if exchange.hdr_ns is None and response.status is not None:
+                exchange.hdr_ns = at_ns
+            if body and response.status == 200:
+                for event in self._events.feed(body):
                     if event.error is not None:
-                        return "broken_stream"
+                        raise StreamError("the server ended the stream with an error")
                     exchange.take(event, at_ns)
-        if not reader.done or not exchange.chunk_ns:
+        except (ProtocolError, StreamError):
+            self._broken = True
+        if response.complete or self._broken:
+            self._end(at_ns)
+
+    def lost(self, at_ns: int) -> None:
+        """The connection ended."""
+        try:
+            self._response.end()
+        except ProtocolError:
+            self._broken = True
+        self._end(at_ns)
+
+    def _end(self, at_ns: int) -> None:
+        if not self.ended.done():
+            self._exchange.done_ns = at_ns
+            self.ended.set_result(None)
+
+    def status(self, over: Status = "broken_stream") -> Status:
+        """The outcome; `over` where the answer is not complete. A code other than 200 is one by itself."""
+        code = self._response.status
+        if code is not None and code != 200:
+            return _http_status(code)
+        if self._broken or not self._response.complete:
+            return "broken_stream" if self._broken else over
+        ended = self._events.done or self._exchange.finish_reason is not None
+        if not ended or not self._exchange.chunk_ns:
             return "broken_stream"
-        return "ok" if exchange.has_wanted_length else "wrong_length"
+        return "ok" if self._exchange.has_wanted_length else "wrong_length"
 
 
 @asynccontextmanager
 async def open_client(
-    url: str, *, api_key: str | None = None, timeout_s: float = 120.0
+    url: str,
+    path: str = COMPLETIONS,
+    *,
+    api_key: str | None = None,
+    timeout_s: float = 120.0,
+    clock: Clock = time.monotonic_ns,
 ) -> AsyncIterator[Client]:
-    """A client without a limit on connections; `timeout_s` is for one request, from its send to its end."""
-    async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
-        timeout=aiohttp.ClientTimeout(total=None),
-        headers=authorization(api_key) | {"Content-Type": "application/json"},
-        read_bufsize=_READ_BUFFER,
-        trace_configs=[_stamps()],
-    ) as session:
-        yield Client(session, url, timeout_s)
+    """A client for POSTs to `url` + `path`, without a limit on connections beyond this machine's.
+
+    `timeout_s` is for one request, from its send to its end; `clock` gives nanoseconds. Raises InputError for
+    what is no HTTP URL, MachineError where the host's name has no address.
+    """
+    parts = urlsplit(url)
+    site = await _site(url, parts)
+    allow_connections()
+    pool = Pool(site, clock)
+    try:
+        yield Client(pool, _head(parts, path, api_key), timeout_s, clock)
+    finally:
+        pool.close()
+
+
+async def _site(url: str, parts: SplitResult) -> Site:
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if parts.scheme not in ("http", "https") or not host:
+        raise InputError("this is no HTTP address", where=url, hint="--url http://127.0.0.1:8000")
+    port = port or (443 if parts.scheme == "https" else 80)
+    try:
+        addresses = await resolve(host, port)
+    except OSError as error:
+        raise MachineError(f"no engine answers at {url}", why=str(error), hint="advise launch") from error
+    return Site(host, addresses, port, ssl.create_default_context() if parts.scheme == "https" else None)
+
+
+def _head(parts: SplitResult, path: str, api_key: str | None) -> bytes:
+    """The head of every request, up to the number of its content length."""
+    lines = [
+        f"POST {parts.path.rstrip('/')}{path} HTTP/1.1",
+        f"Host: {parts.netloc.rpartition('@')[2]}",
+        "User-Agent: advise",
+        "Accept: text/event-stream",
+        "Accept-Encoding: identity",  # a compressed stream would be held back by its compressor
+        "Content-Type: application/json",
+        *(f"{name}: {value}" for name, value in authorization(api_key).items()),
+        "Content-Length: ",
+    ]
+    if any("\r" in line or "\n" in line for line in lines):
+        raise InputError("the API key or the URL holds a line break", hint="export ADVISE_API_KEY=KEY")
+    return "\r\n".join(lines).encode()
 
 
 def authorization(api_key: str | None) -> dict[str, str]:
@@ -171,26 +193,6 @@ def _http_status(code: int) -> Status:
     if code == 429:
         return "http_429"
     return "http_5xx" if code >= 500 else "http_4xx"
-
-
-def _stamps() -> aiohttp.TraceConfig:
-    """Hooks that stamp the exchange where aiohttp opens a connection and where it begins to write."""
-
-    async def sent(_: aiohttp.ClientSession, context: SimpleNamespace, __: Any) -> None:
-        context.trace_request_ctx.send_ns = time.monotonic_ns()
-
-    async def connecting(_: aiohttp.ClientSession, context: SimpleNamespace, __: Any) -> None:
-        context.trace_request_ctx.conn_start_ns = time.monotonic_ns()
-
-    async def connected(_: aiohttp.ClientSession, context: SimpleNamespace, __: Any) -> None:
-        exchange = context.trace_request_ctx
-        exchange.conn_ns = time.monotonic_ns() - exchange.conn_start_ns
-
-    hooks = aiohttp.TraceConfig()
-    hooks.on_request_headers_sent.append(sent)
-    hooks.on_connection_create_start.append(connecting)
-    hooks.on_connection_create_end.append(connected)
-    return hooks
 
 
 def body_of(model: str, prompt: list[int], output_tokens: int) -> bytes:

@@ -53,6 +53,17 @@ def clock_lag(step_p50_s: float | None, lag_p99_s: float | None) -> Gate:
     return _at_most("clock_lag", value, CLOCK_LAG, CLOCK_LAG, text, missing="red")
 
 
+def cache(measured: int, expected: int, prompt_tokens: int) -> Gate:
+    """Prompt tokens from the cache beyond those that the window's own prefixes explain: 2 points, 5 points.
+
+    More means that prompts were in the cache before, which flatters the run; less is a cache that was small.
+    """
+    value = (measured - expected) / max(prompt_tokens, 1)
+    most, found = expected / max(prompt_tokens, 1), measured / max(prompt_tokens, 1)
+    text = f"{found:.1%} of prompt tokens came from the cache, {most:.1%} can"
+    return _at_most("cache", value, 0.02, 0.05, text, missing="amber")
+
+
 def cores() -> Gate:
     """Red: a fleet whose instances share cores is slower than any plan of it."""
     text = "more instances than cores: correctness only"
@@ -60,7 +71,7 @@ def cores() -> Gate:
 
 
 def send_lag(latencies: Latencies, slo: Slo) -> Gate:
-    """P99 of send minus schedule; new connections count. 5 ms or 2 % of the TTFT target; 10 ms or 5 %."""
+    """P99 of send minus due; new connections count. 5 ms or 2 % of the TTFT target; 10 ms or 5 %."""
     green, red = _lag_limits(slo)
     value = None if latencies.send_lag is None else latencies.send_lag.p99
     text = "nothing was sent" if value is None else f"P99 {value * 1e3:.1f} ms"
@@ -69,7 +80,7 @@ def send_lag(latencies: Latencies, slo: Slo) -> Gate:
 
 def arrivals(records: Sequence[Record], slo: Slo) -> Gate:
     """Share of requests sent by the end of the schedule, give or take the lag that the gate above allows."""
-    end = max(record.t_sched for record in records) + _lag_limits(slo)[1]
+    end = max(record.t_due for record in records) + _lag_limits(slo)[1]
     value = sum(record.t_send is not None and record.t_send <= end for record in records) / len(records)
     return _at_least("arrivals", value, 0.995, 0.99, f"{value:.2%} of the scheduled rate")
 

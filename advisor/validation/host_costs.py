@@ -102,5 +102,9 @@ async def _spend(url: str, requests: int, output: int) -> Spent:
     cpu = Meanwhile(before, after).cpu(None)
     if cpu.router_s is None or any(record.status != "ok" for record in outcome.records):
         why = "the engine did not serve every request, or does not tell its CPU time"
-        raise InvalidMeasurementError("the cost of serving could not be measured", why=why)
+        raise InvalidMeasurementError(
+            "the cost of serving could not be measured",
+            why=why,
+            hint="advise calibrate, with nothing else on this machine",
+        )
     return Spent(requests, requests * output, cpu.client_s + cpu.router_s)

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 
 from advisor.deploy.scrape import ROUTER, Figures, look
-from advisor.validation.verdict import CpuUse
+from advisor.validation.result import CpuUse
 
 
 @dataclass(frozen=True, slots=True)

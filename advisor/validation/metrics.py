@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 from pydantic import Field
@@ -45,18 +46,36 @@ class Score(Report):
 class Latencies(Report):
     """Every latency of a run; null where no request has it."""
 
-    ttft: Latency | None = Field(description="first token after the scheduled arrival")
+    ttft: Latency | None = Field(description="first token after the request was due")
     ttft_svc: Latency | None = Field(description="first token after the send: what other tools call TTFT")
     tpot: Latency | None = Field(description="mean time per token after the first, requests of >= 2 tokens")
     tbt: Latency | None = Field(description="gaps between chunks, pooled over requests")
     max_gap: Latency | None = Field(description="largest gap of each request")
-    e2e: Latency | None = Field(description="last token after the scheduled arrival")
-    send_lag: Latency | None = Field(description="send after the scheduled arrival: the client's own lateness")
+    e2e: Latency | None = Field(description="last token after the request was due")
+    send_lag: Latency | None = Field(description="send after the request was due: the client's own lateness")
+    dependency_delay: Latency | None = Field(
+        None, description="with causal turns: how long a request waited for the turn before, of those that did"
+    )
 
 
 def ttft_s(record: Record) -> float | None:
-    """Time to first token from the scheduled arrival, seconds."""
-    return None if record.t_first is None else record.t_first - record.t_sched
+    """Time to first token from when the request was due, seconds."""
+    return _after(record.t_first, record.t_due)
+
+
+def ttft_svc_s(record: Record) -> float | None:
+    """Time to first token from the send, seconds."""
+    return _after(record.t_first, record.t_send)
+
+
+def e2e_s(record: Record) -> float | None:
+    """Last token after the request was due, seconds."""
+    return _after(record.t_last, record.t_due)
+
+
+def send_lag_s(record: Record) -> float | None:
+    """The send after the request was due, seconds."""
+    return _after(record.t_send, record.t_due)
 
 
 def tpot_s(record: Record) -> float | None:
@@ -68,7 +87,7 @@ def tpot_s(record: Record) -> float | None:
 
 def gaps_s(record: Record) -> list[float]:
     """Gaps between successive chunks that hold tokens, seconds."""
-    return [float(gap) for gap in np.diff(record.t_chunk)]
+    return [later - earlier for earlier, later in pairwise(record.t_chunk)]
 
 
 def miss(record: Record, slo: Slo) -> str | None:
@@ -85,9 +104,12 @@ def miss(record: Record, slo: Slo) -> str | None:
     return "+".join(missed) or None
 
 
-def score(records: Sequence[Record], slo: Slo, window_s: float) -> Score:
-    """Joint attainment over all scheduled requests."""
-    kinds = [miss(record, slo) for record in records]
+def score(
+    records: Sequence[Record], slo: Slo, window_s: float, of_class: Mapping[str, Slo] | None = None
+) -> Score:
+    """Joint attainment over all scheduled requests; one of a class in `of_class` by the targets there."""
+    own = of_class or {}
+    kinds = [miss(record, own.get(record.slo_class or "", slo)) for record in records]
     good = kinds.count(None)
     misses = Counter(kind for kind in kinds if kind is not None)
     return Score(
@@ -105,12 +127,13 @@ def latencies(records: Sequence[Record]) -> Latencies:
     gaps = [gaps_s(record) for record in done]
     return Latencies(
         ttft=_latency(ttft_s(record) for record in done),
-        ttft_svc=_latency(_after(record.t_first, record.t_send) for record in done),
+        ttft_svc=_latency(ttft_svc_s(record) for record in done),
         tpot=_latency(tpot_s(record) for record in done),
         tbt=_latency(gap for of_one in gaps for gap in of_one),
         max_gap=_latency(max(of_one, default=None) for of_one in gaps),
-        e2e=_latency(_after(record.t_last, record.t_sched) for record in done),
-        send_lag=_latency(_after(record.t_send, record.t_sched) for record in records),
+        e2e=_latency(e2e_s(record) for record in done),
+        send_lag=_latency(send_lag_s(record) for record in records),
+        dependency_delay=_latency(record.held_s or None for record in records),
     )
 
 

@@ -7,10 +7,7 @@ that latencies are of, see `undilated`.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Status = Literal[
@@ -24,6 +21,9 @@ Status = Literal[
     "unsent",  # the run ended before its turn came
     "interrupted",  # sent, but the run ended before it did
 ]
+OPEN: tuple[Status, ...] = ("unsent", "interrupted")  # no outcome
+COMPLETE: tuple[Status, ...] = ("ok", "wrong_length")
+Source = Literal["usage", "token_ids", "chunks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +35,21 @@ class Record:
     want_in: int  # prompt tokens
     want_out: int  # output tokens
     status: Status
+    held_s: float = 0.0  # with causal turns: how long after t_sched the turn before ended; a wait, never lag
     t_send: float | None = None  # just before the request is written to an open connection
     t_conn: float = 0.0  # seconds spent on a new connection; 0 where one was reused
     t_hdr: float | None = None  # the response's status line was seen
+    t_any: float | None = None  # first chunk with a choice, even without a token: where vLLM's TTFT ends
     t_chunk: tuple[float, ...] = ()  # arrival of every chunk that holds at least one token
     t_done: float | None = None  # end of the stream, or of the attempt
     n_in: int | None = None  # prompt tokens by the server's usage
     n_cached: int | None = None  # prompt tokens that the server took from its prefix cache
     n_out: int | None = None  # output tokens
-    n_out_source: Literal["usage", "token_ids", "chunks"] | None = None
+    n_out_source: Source | None = None
     finish_reason: str | None = None
+    session: int | None = None  # number of the session in the window; None: a request of its own
+    turn: int | None = None  # 0 for the first of its session
+    slo_class: str | None = None  # whose latency targets it has; None: the default ones
     time_scale: float = 1.0  # these times are so many times longer than those of what was emulated
 
     def undilated(self) -> Record:
@@ -59,13 +64,20 @@ class Record:
         return replace(
             self,
             t_sched=self.t_sched / scale,
+            held_s=self.held_s / scale,
             t_send=shorter(self.t_send),
             t_conn=self.t_conn / scale,
             t_hdr=shorter(self.t_hdr),
+            t_any=shorter(self.t_any),
             t_chunk=tuple(stamp / scale for stamp in self.t_chunk),
             t_done=shorter(self.t_done),
             time_scale=1.0,
         )
+
+    @property
+    def t_due(self) -> float:
+        """When the request may be sent: time zero of its latencies. Its scheduled arrival, or later, held."""
+        return self.t_sched + self.held_s
 
     @property
     def t_first(self) -> float | None:
@@ -76,11 +88,3 @@ class Record:
     def t_last(self) -> float | None:
         """Arrival of the last chunk that holds a token, seconds."""
         return self.t_chunk[-1] if self.t_chunk else None
-
-
-def write_records(records: Iterable[Record], path: Path) -> None:
-    """Write one JSON object a line, with t_first and t_last beside the raw fields."""
-    with path.open("w", encoding="utf-8") as file:
-        for record in records:
-            row = asdict(record) | {"t_first": record.t_first, "t_last": record.t_last}
-            file.write(json.dumps(row) + "\n")

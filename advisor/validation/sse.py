@@ -1,4 +1,4 @@
-"""Server-sent events of an OpenAI-style completion stream, read as they come.
+"""Server-sent events of an OpenAI-style stream, of completions or of chat, read as they come.
 
 Owns the bytes between two reads and the typed view of one event. Text is looked at for being there, never kept.
 """
@@ -6,19 +6,51 @@ Owns the bytes between two reads and the typed view of one event. Text is looked
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
+_MOST_LINE = 16 * 2**20  # bytes of one event; a stream without line ends would be kept for ever
+_Text = str | list[Any] | None  # some servers send a list of parts
+
+
+class StreamError(Exception):
+    """The stream holds something that is no event."""
+
+
+class _Delta(msgspec.Struct):
+    content: _Text = None
+    reasoning_content: _Text = None
+    reasoning: _Text = None
+    refusal: _Text = None
+    tool_calls: list[Any] | None = None
+    function_call: dict[str, Any] | None = None
+
+    @property
+    def says(self) -> bool:
+        """Whether it holds anything that was generated; a role alone was not."""
+        return bool(
+            self.content
+            or self.reasoning_content
+            or self.reasoning
+            or self.tool_calls
+            or self.refusal
+            or self.function_call
+        )
+
 
 class _Choice(msgspec.Struct):
-    text: str = ""
+    text: _Text = None
+    delta: _Delta | None = None
     token_ids: list[int] | None = None
     finish_reason: str | None = None
 
     @property
     def tokens(self) -> int:
-        """Tokens of this chunk; where the server gives no ids, text counts as one."""
-        return len(self.token_ids) if self.token_ids is not None else int(self.text != "")
+        """Tokens of this chunk; where the server gives no ids, whatever it says counts as one."""
+        if self.token_ids is not None:
+            return len(self.token_ids)
+        return int(bool(self.text) or (self.delta is not None and self.delta.says))
 
 
 class _PromptDetails(msgspec.Struct):
@@ -41,24 +73,24 @@ class Usage(msgspec.Struct):
 class Event(msgspec.Struct):
     """One chunk of the stream."""
 
-    choices: list[_Choice] = []
+    choices: list[_Choice] | None = None
     usage: Usage | None = None
-    error: msgspec.Raw | None = None
+    error: Any = None
 
     @property
     def tokens(self) -> int:
         """Output tokens in this chunk."""
-        return sum(choice.tokens for choice in self.choices)
+        return sum([choice.tokens for choice in self.choices]) if self.choices else 0
 
     @property
     def has_token_ids(self) -> bool:
         """Whether `tokens` is a count of ids."""
-        return any(choice.token_ids is not None for choice in self.choices)
+        return any(choice.token_ids is not None for choice in self.choices or ())
 
     @property
     def finish_reason(self) -> str | None:
         """Why the generation ended, in its last chunk."""
-        return next((choice.finish_reason for choice in self.choices if choice.finish_reason), None)
+        return next((choice.finish_reason for choice in self.choices or () if choice.finish_reason), None)
 
 
 _decoder = msgspec.json.Decoder(Event)
@@ -72,8 +104,8 @@ class EventReader:
         self._rest = b""
 
     def feed(self, data: bytes) -> Iterator[Event]:
-        """The events whose line ends in `data`. Raises msgspec.DecodeError on what is not JSON of this form."""
-        lines = (self._rest + data).split(b"\n")
+        """The events whose line ends in `data`. Raises StreamError on what is not JSON of this form."""
+        lines = (self._rest + data if self._rest else data).split(b"\n")
         self._rest = lines.pop()
         for line in lines:
             if not line.startswith(b"data:"):
@@ -81,5 +113,11 @@ class EventReader:
             payload = line[5:].strip()
             if payload == b"[DONE]":
                 self.done = True
-            else:
-                yield _decoder.decode(payload)
+                continue
+            try:
+                event = _decoder.decode(payload)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                raise StreamError("an event that is no chunk of a completion") from None
+            yield event
+        if len(self._rest) > _MOST_LINE:
+            raise StreamError("an event without an end")

@@ -27,6 +27,8 @@ CHANGE = 0.25  # least difference of neighbouring regimes; ours, as in rule 12: 
 TRIMMED = 0.90  # of neighbouring windows, to estimate the noise without the changes
 TRIMMED_MEAN = 0.6230  # mean of a chi-squared variable of one degree below its 90 % quantile
 
+MEDIAN = 0.4549  # of a chi-squared variable of one degree
+
 
 @dataclass(frozen=True, slots=True)
 class Requests:
@@ -165,6 +167,20 @@ def find_regimes(counts: FloatColumn, width_s: float) -> tuple[Regime, ...]:
         )
         for start, end in itertools.pairwise(edges)
     )
+
+
+def step_noise(values: Sequence[float], lag: int = 1) -> float:
+    """How much a value differs from one window to the next by chance, as a standard deviation; 0 for too few.
+
+    From how far each is off the middle of its two neighbours, in the median: neither a trend, as of day and
+    night, nor a few changes of the traffic are noise. What makes requests of a window alike, sessions or
+    bursts, is in it. Windows may overlap: neighbours are `lag` places apart.
+    """
+    column = np.asarray(values)
+    if len(column) <= 2 * lag:
+        return 0.0
+    bends = column[2 * lag :] - 2 * column[lag:-lag] + column[: -2 * lag]
+    return math.sqrt(float(np.median(bends**2)) / 6 / MEDIAN)
 
 
 def day_night_ratio(hourly: FloatColumn) -> float | None:

@@ -64,7 +64,9 @@ class TritonAttention:
         device: str = "cuda",
     ) -> None:
         if block_size % 16:
-            raise InputError(f"blocks of {block_size} tokens", why="the kernels need a multiple of 16")
+            raise InputError(
+                f"blocks of {block_size} tokens", why="the kernels need a multiple of 16", hint="block_size: 16"
+            )
         if windows and len(windows) != shape.layers:
             raise ValueError(f"{len(windows)} windows for {shape.layers} layers")
         self._device = torch.device(device)

@@ -91,7 +91,11 @@ class Runner:
 
     def __init__(self, config: RankConfig, parts: DeviceParts | None = None) -> None:
         if config.dtype not in DTYPES:
-            raise InputError(f"unknown dtype {config.dtype!r}", why=f"known are auto, {', '.join(DTYPES)}")
+            raise InputError(
+                f"unknown dtype {config.dtype!r}",
+                why=f"known are auto, {', '.join(DTYPES)}",
+                hint="dtype: auto",
+            )
         self._config = config
         self._device = torch.device(config.device)
         self._parts = parts or parts_of(self._device)

@@ -126,7 +126,11 @@ class RankProcesses:
             if report is None:
                 raise _died(rank, process.wait())
             if report.error is not None:
-                raise MachineError(f"rank {rank} could not load the model", why=report.error)
+                raise MachineError(
+                    f"rank {rank} could not load the model",
+                    why=report.error,
+                    hint="the reason above says what to mend; tp: 1 takes no ranks",
+                )
             found.append(report)
         return tuple(found)
 

@@ -193,7 +193,11 @@ def _memory_fd(config: RankConfig, stack: contextlib.ExitStack) -> int | None:
         return None
     fd = new_fd()
     if fd is None:
-        raise MachineError("KV of several ranks cannot be moved on this system", why="it has no memfd")
+        raise MachineError(
+            "KV of several ranks cannot be moved on this system",
+            why="it has no memfd",
+            hint="transport: tcp, or tp: 1",
+        )
     stack.callback(os.close, fd)
     return fd
 

@@ -267,7 +267,11 @@ class Fleet:
         """Take a request in; None, and a Reject, where the queue is full."""
         name = request.id
         if name in self._journeys:
-            raise InputError("a request with this id is already in flight", where=f"request {name}")
+            raise InputError(
+                "a request with this id is already in flight",
+                where=f"request {name}",
+                hint="give every request an id of its own",
+            )
         self.counts.submitted += 1
         if self._is_full():
             self.counts.rejected += 1

@@ -121,10 +121,22 @@ def attention(
 def _check(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, out: torch.Tensor) -> None:
     block_size = keys.shape[1]
     if block_size % _BLOCK_STEP:
-        raise InputError(f"blocks of {block_size} tokens", why=f"the kernels need a multiple of {_BLOCK_STEP}")
+        raise InputError(
+            f"blocks of {block_size} tokens",
+            why=f"the kernels need a multiple of {_BLOCK_STEP}",
+            hint="block_size: 16",
+        )
     if not q.dtype == keys.dtype == values.dtype == out.dtype:
-        raise InputError(f"queries in {q.dtype}, keys in {keys.dtype}", why="the kernels read one dtype")
+        raise InputError(
+            f"queries in {q.dtype}, keys in {keys.dtype}",
+            why="the kernels read one dtype",
+            hint="give queries, keys, values and output one dtype",
+        )
     if keys.stride() != values.stride() or any(x.stride(-1) != 1 for x in (q, keys, values, out)):
         raise ValueError("keys and values must have equal strides, and every last stride must be 1")
     if q.shape[1] % keys.shape[2]:
-        raise InputError(f"{q.shape[1]} query heads over {keys.shape[2]} KV heads", why="they do not divide")
+        raise InputError(
+            f"{q.shape[1]} query heads over {keys.shape[2]} KV heads",
+            why="they do not divide",
+            hint="give a multiple of the KV heads",
+        )

@@ -69,11 +69,18 @@ def tile_of(gpu: Gpu, head_dim: int, group: int, itemsize: int, *, decode: bool)
         raise MachineError(
             f"no kernels for compute capability {'.'.join(map(str, gpu.capability))}",
             why="they need 8.0 or more",
+            hint="CUDA_VISIBLE_DEVICES= advise launch   (serves on cores)",
         )
     if head_dim > LONGEST_HEAD:
-        raise InputError(f"no kernels for heads of {head_dim}", why=f"the longest are {LONGEST_HEAD}")
+        raise InputError(
+            f"no kernels for heads of {head_dim}",
+            why=f"the longest are {LONGEST_HEAD}",
+            hint="CUDA_VISIBLE_DEVICES= advise launch   (serves on cores)",
+        )
     if itemsize not in (2, 4):
-        raise InputError(f"no kernels for numbers of {itemsize} bytes", why="known are 2 and 4")
+        raise InputError(
+            f"no kernels for numbers of {itemsize} bytes", why="known are 2 and 4", hint="dtype: bfloat16"
+        )
     size = max(64, padded(head_dim))
     tile = _SINGLE[size] if itemsize == 4 else _HALF[_nearest(gpu.capability), size, decode]
     # A tile holds at least one token with all its query heads.

@@ -30,7 +30,9 @@ def fullest_stage(shape: ModelShape, pp: int) -> ModelShape:
     if pp == 1:
         return shape
     if pp > shape.layers:
-        raise MachineError(f"{shape.layers} layers make no {pp} pipeline stages")
+        raise MachineError(
+            f"{shape.layers} layers make no {pp} pipeline stages", hint=f"pp: {shape.layers} or less"
+        )
     layers, experts = math.ceil(shape.layers / pp), shape.experts
     if experts is not None:
         experts = replace(experts, dense_layers=max(0, layers - shape.expert_layers))

@@ -75,7 +75,12 @@ def supported_model(folder: Path) -> Supported:
         raise _refused(folder, "; ".join(filter(None, (error.message, error.why)))) from None
     why = _impossible(shape)
     if why is not None:
-        raise InputError("config.json makes no sense", where=str(folder), why=why)
+        raise InputError(
+            "config.json makes no sense",
+            where=str(folder),
+            why=why,
+            hint="copy config.json again from where the model is from",
+        )
     return Supported(name, config, shape, windows)
 
 
@@ -89,14 +94,34 @@ def _read(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     try:
         if path.stat().st_size > _MOST_CONFIG_BYTES:
-            raise InputError("config.json makes no sense", where=str(path), why="it is larger than 4 MB")
+            raise InputError(
+                "config.json makes no sense",
+                where=str(path),
+                why="it is larger than 4 MB",
+                hint="copy config.json again from where the model is from",
+            )
         config = json.loads(path.read_bytes())
     except OSError as error:
-        raise InputError("cannot read config.json", where=str(path), why=str(error)) from None
+        raise InputError(
+            "cannot read config.json",
+            where=str(path),
+            why=str(error),
+            hint="copy config.json again from where the model is from",
+        ) from None
     except (ValueError, RecursionError) as error:
-        raise InputError("config.json is not valid JSON", where=str(path), why=str(error)) from None
+        raise InputError(
+            "config.json is not valid JSON",
+            where=str(path),
+            why=str(error),
+            hint="copy config.json again from where the model is from",
+        ) from None
     if not isinstance(config, dict):
-        raise InputError("config.json is not a dictionary", where=str(path), why=type(config).__name__)
+        raise InputError(
+            "config.json is not a dictionary",
+            where=str(path),
+            why=type(config).__name__,
+            hint="copy config.json again from where the model is from",
+        )
     return {key: value for key, value in config.items() if key not in _OTHER_HALVES}
 
 
@@ -186,7 +211,11 @@ def _windows(config: Json, shape: ModelShape) -> tuple[int, ...]:
     elif family in ("qwen2", "qwen3") and config.get("use_sliding_window"):
         first = config.get("max_window_layers", 28)
         if not isinstance(first, int):
-            raise InputError("max_window_layers is not a number", why=str(first)[:40])
+            raise InputError(
+                "max_window_layers is not a number",
+                why=str(first)[:40],
+                hint="copy config.json again from where the model is from",
+            )
         kinds = config.get("layer_types")
         layers = [kind == "sliding_attention" for kind in kinds] if kinds else [
             number >= first for number in range(shape.layers)
@@ -196,7 +225,11 @@ def _windows(config: Json, shape: ModelShape) -> tuple[int, ...]:
     if size is None or not any(layers):
         return ()
     if not isinstance(size, int) or isinstance(size, bool) or size < 1 or len(layers) != shape.layers:
-        raise InputError("the sliding windows make no sense", why=f"{str(size)[:40]}, {len(layers)} layers")
+        raise InputError(
+            "the sliding windows make no sense",
+            why=f"{str(size)[:40]}, {len(layers)} layers",
+            hint="copy config.json again from where the model is from",
+        )
     return tuple(size * sliding for sliding in layers) if size < shape.max_len else ()
 
 

@@ -81,7 +81,12 @@ class FolderSource:
                 file = safe_open(path, framework="pt")
                 names = set(file.keys())  # type: ignore[no-untyped-call]
             except (SafetensorError, OSError) as error:
-                raise InputError("cannot read the weights", where=str(path), why=str(error)) from None
+                raise InputError(
+                    "cannot read the weights",
+                    where=str(path),
+                    why=str(error),
+                    hint="copy the model's folder again, whole",
+                ) from None
             lacking = sorted(expected - names)
             if lacking:
                 raise self._unusable(f"{path.name} lacks {lacking[0]}, which the index file places there")
@@ -123,7 +128,12 @@ class FolderSource:
             raise self._unusable(f"{len(left)} tensors have no place, the first is {left[0]}")
 
     def _unusable(self, why: str) -> InputError:
-        return InputError("the weights do not fit config.json", where=str(self._folder), why=why)
+        return InputError(
+            "the weights do not fit config.json",
+            where=str(self._folder),
+            why=why,
+            hint="copy the model's folder again, whole",
+        )
 
 
 class DummySource:
@@ -147,7 +157,11 @@ class DummySource:
         try:
             whole = torch.empty(shape, dtype=self._dtype, device=self._device)
         except RuntimeError as error:  # CUDA's out of memory is one too
-            raise MachineError(f"no memory for {name}", why=str(error).splitlines()[0]) from None
+            raise MachineError(
+                f"no memory for {name}",
+                why=str(error).splitlines()[0],
+                hint="take a smaller model, more GPUs to an instance (tp), or dtype: bfloat16",
+            ) from None
         if len(shape) == 1 and name.endswith("norm.weight"):
             return whole.fill_(1.0)
         generator = torch.Generator(self._device).manual_seed(zlib.crc32(f"{self._seed} {name}".encode()))
@@ -177,12 +191,22 @@ def weight_files(folder: Path) -> dict[Path, set[str]]:
         single = folder / _SINGLE
         paths = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
         if not paths:
-            raise InputError("cannot read the weights", where=str(folder), why="there is no *.safetensors file")
+            raise InputError(
+                "cannot read the weights",
+                where=str(folder),
+                why="there is no *.safetensors file",
+                hint="copy the model's folder again, whole",
+            )
         return {path: set() for path in paths}
     files: dict[Path, set[str]] = {}
     for tensor, name in _weight_map(index).items():
         if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
-            raise InputError("the index of the weights is not usable", where=str(index), why=f"{name!r:.80}")
+            raise InputError(
+                "the index of the weights is not usable",
+                where=str(index),
+                why=f"{name!r:.80}",
+                hint="copy the model's folder again, whole",
+            )
         files.setdefault(folder / name, set()).add(tensor)
     missing = sorted(path.name for path in files if not path.is_file())
     if missing:
@@ -191,6 +215,7 @@ def weight_files(folder: Path) -> dict[Path, set[str]]:
             where=str(folder),
             why=f"{_INDEX} names {', '.join(missing[:4])}"
             + (f" and {len(missing) - 4} more" * (len(missing) > 4)),
+            hint="copy the model's folder again, whole",
         )
     return files
 
@@ -203,5 +228,10 @@ def _weight_map(index: Path) -> dict[str, Any]:
         if not isinstance(places, dict) or not places:
             raise ValueError("its weight_map is not a dictionary of tensors")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError("the index of the weights is not usable", where=str(index), why=str(error)) from None
+        raise InputError(
+            "the index of the weights is not usable",
+            where=str(index),
+            why=str(error),
+            hint="copy the model's folder again, whole",
+        ) from None
     return places

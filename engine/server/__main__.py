@@ -20,7 +20,12 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, help="instead of the file's server.port; 0 takes a free one")
     parser.add_argument("--step-log", type=Path, help="write one JSON line a step to this file")
     parser.add_argument(
-        "--fault", help="slow-steps:3, transfer-fail:0.05, transfer-corrupt:0.05 or slow-link:1e6 (bytes/s)"
+        "--request-log", type=Path, help="append one JSON line a finished request, without text"
+    )
+    parser.add_argument(
+        "--fault",
+        help="slow-steps:3, slow-link:10 (times), link-rate:1e6 (bytes/s), transfer-fail:0.05, "
+        "transfer-corrupt:0.05",
     )
     parser.add_argument(
         "--load", choices=("auto", "dummy"), default="auto", help="dummy: random weights of the model's shape"
@@ -38,6 +43,7 @@ def options_of(given: argparse.Namespace) -> Options:
     return Options(
         port=given.port,
         step_log=given.step_log,
+        request_log=given.request_log,
         fault=given.fault,
         parent_pid=given.parent_pid,
         dummy=given.load == "dummy",

@@ -35,9 +35,11 @@ from engine.server.limits import read_body
 from engine.server.metrics import Metrics
 from engine.server.openapi import document
 from engine.server.shapes import ChatDialect, TextDialect
-from engine.server.ticket import Ticket
+from engine.server.ticket import Origin, Ticket
 from engine.server.two_call import Handoff, KvOffer, TwoCall, believes_token
 
+SESSION_HEADER = "x-session-id"
+"""Where a client may name the session of a request; only the request log knows of it."""
 _DEFAULT_MAX_TOKENS = 16
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -169,31 +171,34 @@ class Api:
             body = _first_call(body, asked_tokens)
         sampling = [sampling_of(served, body, prompt, asked_tokens, default_tokens) for prompt in prompts]
         self._refuse_when_closed()  # again: reading and tokenizing took time
-        self._refuse_when_full(len(prompts) * body.n)
         answer_id = f"{kind.id_prefix}-{next(self._ids)}"
         request.state.answer_id = answer_id
         groups = engine_requests(
             answer_id, prompts, sampling, namespace(served.model, scope=body.cache_salt), body.n
         )
+        origin = Origin(request.url.path, request.headers.get(SESSION_HEADER))
+        self._refuse_when_full([one for group in groups for one in group], origin)
         if keeps and len(prompts) * body.n == 1:
             groups = [[replace(groups[0][0], keep_kv=True)]]
-        tickets = self._tickets(body, groups)
+        tickets = self._tickets(body, groups, origin)
         created = int(time.time())
         dialect = kind(answer_id, created, served.model, self._codec, include_usage=body.include_usage)
         offer = partial(self._offer, tickets[0]) if keeps else None
         return Generation(self._engine, self._codec, tickets, dialect, body, offer)
 
-    def _tickets(self, body: GenerationBody, groups: list[list[EngineRequest]]) -> list[Ticket]:
+    def _tickets(self, body: GenerationBody, groups: list[list[EngineRequest]], origin: Origin) -> list[Ticket]:
         """Hand the requests over, one group a prompt."""
         engine, wake, stream = self._engine, asyncio.Event(), body.stream or bool(body.stop)
         handoff = self._two_call.handoff(body.kv_transfer_params, [one for group in groups for one in group])
         if handoff is None:
-            return [t for group in groups for t in engine.add_choices(group, wake, stream=stream)]
+            return [
+                t for group in groups for t in engine.add_choices(group, wake, stream=stream, origin=origin)
+            ]
         [[request]] = groups
         if believes_token(request):
-            return [engine.adopt(request, handoff, wake, stream=stream)]
+            return [engine.adopt(request, handoff, wake, stream=stream, origin=origin)]
         engine.decline(handoff)
-        return engine.add_choices([request], wake, stream=stream)
+        return engine.add_choices([request], wake, stream=stream, origin=origin)
 
     def _offer(self, ticket: Ticket) -> KvOffer | None:
         """Where the KV of a first call is; None where there is none for a second."""
@@ -203,12 +208,14 @@ class Api:
         handoff = Handoff(ticket.request.id, ticket.kept_at, ticket.tokens[0], ticket.cached_tokens, scored)
         return self._two_call.offer(ticket.request, handoff)
 
-    def _refuse_when_full(self, choices: int) -> None:
+    def _refuse_when_full(self, requests: list[EngineRequest], origin: Origin) -> None:
         """All choices of a request go into the queue, or none."""
+        choices = len(requests)
         if choices > self._served.max_queued:
             raise ApiError(400, f"the queue holds {self._served.max_queued} requests, one a choice", param="n")
         if self._engine.waiting + choices > self._served.max_queued:
             self._metrics.rejected.labels("queue_full").inc()
+            self._engine.refused(requests, origin)
             raise ApiError(429, "the queue is full", code="queue_full", headers={"retry-after": "1"})
 
 

@@ -34,7 +34,7 @@ from engine.server.instances import Instances, Member
 from engine.server.links import Links
 from engine.server.messages import Beat, Event, Pulled, Refused, Report, Reserved, Rested, Stepped
 from engine.server.observer import Observer
-from engine.server.ticket import Ending, Ticket
+from engine.server.ticket import Ending, Origin, Ticket
 from engine.server.two_call import Handoff
 
 TICK_S = 0.25
@@ -114,10 +114,17 @@ class Front:
         """Hand a request to the fleet."""
         return self.add_choices([request], asyncio.Event(), stream=stream)[0]
 
-    def add_choices(self, requests: Sequence[Request], wake: asyncio.Event, *, stream: bool) -> list[Ticket]:
+    def add_choices(
+        self,
+        requests: Sequence[Request],
+        wake: asyncio.Event,
+        *,
+        stream: bool,
+        origin: Origin = Origin(),  # noqa: B008 - immutable
+    ) -> list[Ticket]:
         """Hand requests of one prompt to the fleet; their tickets share `wake`."""
         now = self._clock()
-        tickets = [Ticket(request, now, stream=stream, wake=wake) for request in requests]
+        tickets = [Ticket(request, now, stream=stream, wake=wake, origin=origin) for request in requests]
         first, *others = tickets
         if others and 0 < self._shared_block < len(first.request.prompt):
             self._behind[first.request.id] = others
@@ -126,10 +133,18 @@ class Front:
             self._submit(ticket)
         return tickets
 
-    def adopt(self, request: Request, handoff: Handoff, wake: asyncio.Event, *, stream: bool) -> Ticket:
+    def adopt(
+        self,
+        request: Request,
+        handoff: Handoff,
+        wake: asyncio.Event,
+        *,
+        stream: bool,
+        origin: Origin = Origin(),  # noqa: B008 - immutable
+    ) -> Ticket:
         """Hand a request whose prefill another server has done to the fleet; it has its first token."""
         now = self._clock()
-        ticket = Ticket(request, now, stream=stream, wake=wake)
+        ticket = Ticket(request, now, stream=stream, wake=wake, origin=origin)
         if handoff.logprobs is not None:
             ticket.logprobs.append(handoff.logprobs)
         ticket.cached_tokens = handoff.cached_tokens
@@ -138,6 +153,12 @@ class Front:
         self._foreign.know(request.id, handoff)
         self._do(self._fleet.adopt(request, handoff.token, now), now)
         return ticket
+
+    def refused(self, requests: Sequence[Request], origin: Origin) -> None:
+        """These were turned away before they got here."""
+        now = self._clock()
+        for request in requests:
+            self._observer.refused(request, origin, now)
 
     def decline(self, handoff: Handoff) -> None:
         """Another server's prefill is of no use here: it need not keep it."""
@@ -333,7 +354,7 @@ class Front:
     def _end(self, ticket: Ticket, ending: Ending) -> None:
         del self._open[ticket.request.id]
         ticket.end(ending)
-        self._observer.ended(ending)
+        self._observer.ended(ticket, ending, self._clock())
         self._release(ticket.request.id)
 
     def _end_all(self, reason: str) -> None:

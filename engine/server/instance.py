@@ -28,11 +28,11 @@ import msgspec
 from engine.config import EngineConfig
 from engine.core import EngineCore
 from engine.errors import AdviseError
+from engine.faults import SlowSteps, slow_factor, transfer_faults
 from engine.fleet.lease import LEASE_S
 from engine.server.backend import Backend, load_backend
 from engine.server.channel import InstanceChannel
 from engine.server.driver import Driver
-from engine.server.faults import SlowSteps, slow_factor, transfer_faults
 from engine.server.messages import Beat, Failed, Info, Probed, Ready, Release, Start, Stop
 from engine.server.step_log import StepLog, header
 from engine.transfer.held import Held

@@ -94,10 +94,13 @@ class Links:
             del self._copies[attempt]
 
 
-def links_of(emulation: Emulation | None) -> Links:
-    """Copies that take the time they take; on an emulated fleet the modelled link's."""
+def links_of(emulation: Emulation | None, *, slower: float = 1.0) -> Links:
+    """Copies that take the time they take; on an emulated fleet the modelled link's, `slower` times as long."""
     if emulation is None or emulation.link is None:
         return Links()
+    # On a clock that runs so many times slower, every copy takes that much longer.
     return Links(
-        emulation.link.open(), bytes_per_token=emulation.kv_bytes_per_token, scale=emulation.time_scale
+        emulation.link.open(),
+        bytes_per_token=emulation.kv_bytes_per_token,
+        scale=emulation.time_scale * slower,
     )

@@ -1,5 +1,7 @@
 """What the router records: tokens and endings as it sees them, steps and blocks as the instances report them.
 
+Metrics always, and where one is kept a row of the request log for every request.
+
 Never changes what anybody does.
 """
 
@@ -11,19 +13,31 @@ from collections.abc import Mapping, Sequence
 from engine.config import PoolConfig
 from engine.core import CoreStats
 from engine.fleet.fleet import Fleet
+from engine.request import Request
+from engine.request_log import Ended, RequestLog
 from engine.server.instances import Member
 from engine.server.messages import Event, Pulled, Rested, Stepped
 from engine.server.metrics import Metrics
-from engine.server.ticket import Ending, Ticket
+from engine.server.ticket import Ending, Origin, Ticket
 
 _COUNTED = ("prefix_query_tokens", "prefix_hit_tokens", "preemptions")
 
 
-class Observer:
-    """Records one fleet; `names` and `pools` are those of its instances, in order."""
+_STATUS = {"stop": "ok", "length": "ok", "abort": "aborted", "error": "error", "unavailable": "503"}
 
-    def __init__(self, metrics: Metrics, names: Sequence[str], pools: Sequence[PoolConfig]) -> None:
+
+class Observer:
+    """Records one fleet; `names` and `pools` are those of its instances, in order. `log` has every request."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        names: Sequence[str],
+        pools: Sequence[PoolConfig],
+        log: RequestLog | None = None,
+    ) -> None:
         self._metrics = metrics
+        self._log = log
         self._instances = [_Instance(metrics, name, pool) for name, pool in zip(names, pools, strict=True)]
         self._counts: dict[str, int] = {}
 
@@ -58,11 +72,36 @@ class Observer:
         else:
             metrics.queue_seconds.observe(event.queued_s)
             metrics.ttft_seconds.observe(now - ticket.arrived)
+            ticket.first_token_at = now
         ticket.last_token_at = now
 
-    def ended(self, ending: Ending) -> None:
+    def ended(self, ticket: Ticket, ending: Ending, now: float) -> None:
         """A request is over for its client."""
         self._metrics.requests.labels(ending.reason).inc()
+        if self._log is None:
+            return
+        status, first = _STATUS.get(ending.reason, "error"), ticket.first_token_at
+        self._log.put(
+            Ended(
+                ticket.request.prompt,
+                ticket.request.namespace,
+                ticket.arrived,
+                status,
+                outputs=len(ticket.tokens) or None,
+                cached_tokens=ticket.cached_tokens if ticket.tokens else None,
+                ttft_s=None if first is None else first - ticket.arrived,
+                e2e_s=(ticket.last_token_at if status == "ok" else now) - ticket.arrived,
+                route=ticket.origin.route,
+                session=ticket.origin.session,
+            )
+        )
+
+    def refused(self, request: Request, origin: Origin, now: float) -> None:
+        """A request was turned away: the queue is full."""
+        if self._log is not None:
+            self._log.put(
+                Ended(request.prompt, request.namespace, now, "429", route=origin.route, session=origin.session)
+            )
 
     def fleet(self, fleet: Fleet, members: Sequence[Member], waiting: int) -> None:
         """How things are now."""

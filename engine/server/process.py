@@ -32,14 +32,15 @@ from engine.config import EngineConfig, ServerConfig
 from engine.config_file import read_config
 from engine.emulation import Emulation, read_emulation
 from engine.errors import AdviseError, InputError, MachineError
+from engine.faults import check_fault, link_factor
 from engine.fleet.fleet import Fleet
 from engine.host import usable_cores
 from engine.launchable import why_not_launchable, why_too_few_cores
+from engine.request_log import RequestLog
 from engine.server.app import Api
 from engine.server.choices import Served
 from engine.server.codec import TextCodec, load_codec
 from engine.server.connection import MAX_CONNECTIONS, HttpServer
-from engine.server.faults import check_fault
 from engine.server.front import Front
 from engine.server.guard import Guard, is_loopback
 from engine.server.links import links_of
@@ -63,6 +64,7 @@ class Options:
 
     port: int | None = None
     step_log: Path | None = None
+    request_log: Path | None = None
     fault: str | None = None
     parent_pid: int | None = None
     dummy: bool = False
@@ -136,16 +138,20 @@ class _Server:
         self._options = options
         self._listener = listener
         self._metrics = metrics = Metrics()
+        self._log: RequestLog | None = None
+        if options.request_log is not None:
+            self._log = RequestLog(options.request_log, config.model.name, clock=time.monotonic)
         supervisor = Supervisor(
             starts, program=options.program, restart=config.server.restart, clock=time.monotonic
         )
-        observer = Observer(metrics, [one.name for one in starts], [config.pools[one.pool] for one in starts])
+        names, pools = [one.name for one in starts], [config.pools[one.pool] for one in starts]
+        observer = Observer(metrics, names, pools, self._log)
         pool = config.pools[0]
         self._front = Front(
             Fleet(config.pools, config.router, max_queued=config.server.max_queued),
             supervisor,
             observer,
-            links=links_of(options.emulation),
+            links=links_of(options.emulation, slower=link_factor(options.fault)),
             shared_block=pool.block_size if pool.prefix_cache else 0,
             clock=time.monotonic,
         )
@@ -177,6 +183,8 @@ class _Server:
             await self._drain(hurry)
         finally:
             await front.stop()
+            if self._log is not None:
+                self._log.close()
         http.should_exit = True
         await serving
         return 5 if front.failure else 0
@@ -299,7 +307,8 @@ def _bound(server: ServerConfig) -> Iterator[socket.socket]:
         family, _, _, _, address = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, socket.SOCK_STREAM)
     except OSError as error:
-        raise InputError("cannot use this host", where=f"server.host: {server.host}", why=str(error)) from None
+        where, hint = f"server.host: {server.host}", "host: 127.0.0.1"
+        raise InputError("cannot use this host", where=where, why=str(error), hint=hint) from None
     with listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -51,7 +51,8 @@ class StepLog:
             self._file = path.open("wb", buffering=1 << 16)
         except OSError as error:
             where, why = f"--step-log {path}", error.strerror
-            raise InputError("cannot write the step log", where=where, why=why) from None
+            hint = "advise launch --step-log FILE   (in a folder that can be written)"
+            raise InputError("cannot write the step log", where=where, why=why, hint=hint) from None
         self._encode = msgspec.json.Encoder().encode
         self._flushed_at = 0.0
         self._write(header)

@@ -163,7 +163,8 @@ class Supervisor:
             if other.peer is not None and ready.peer is not None and other is not member:
                 why = mismatch(ready.peer.layout, other.peer.layout)
                 if why is not None:
-                    return MachineError(f"{member.name} does not fit {other.name}", why=why)
+                    hint = "give all pools the same model, dtype and block_size"
+                    return MachineError(f"{member.name} does not fit {other.name}", why=why, hint=hint)
         member.info, member.peer = ready.info, ready.peer
         member.state, member.failed_starts = "up", 0
         if self._listener is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from engine.request import Request
 from engine.step import TokenLogprobs
@@ -22,12 +23,20 @@ class Ending:
     why: str | None = None
 
 
+class Origin(NamedTuple):
+    """What the call says of where a request is from: its path, and the client's name of a session."""
+
+    route: str | None = None
+    session: str | None = None
+
+
 class Ticket:
     """One request and what has come of it.
 
-    `arrived` is in seconds of the front's clock. `attempt` is the fleet's whose tokens count; `half`: it is the
-    prefill of a split. `logprobs` go with `tokens` where the request asks for them. `wake` is set at the end,
-    and with `stream` at each token; requests of one answer share it.
+    `arrived` and `first_token_at` (None: none was computed here yet) are in seconds of the front's clock.
+    `attempt` is the fleet's whose tokens count; `half`: it is the prefill of a split. `logprobs` go with
+    `tokens` where the request asks for them. `wake` is set at the end, and with `stream` at each token;
+    requests of one answer share it.
     """
 
     __slots__ = (
@@ -36,10 +45,12 @@ class Ticket:
         "attempt",
         "cached_tokens",
         "ending",
+        "first_token_at",
         "half",
         "kept_at",
         "last_token_at",
         "logprobs",
+        "origin",
         "request",
         "spoke",
         "tokens",
@@ -47,13 +58,21 @@ class Ticket:
     )
 
     def __init__(
-        self, request: Request, arrived: float, *, stream: bool, wake: asyncio.Event | None = None
+        self,
+        request: Request,
+        arrived: float,
+        *,
+        stream: bool,
+        wake: asyncio.Event | None = None,
+        origin: Origin = Origin(),  # noqa: B008 - immutable
     ) -> None:
         self.request = request
         self.arrived = arrived
+        self.origin = origin
         self.half = False
         self.spoke = False  # this attempt has given a token
         self.tokens: list[int] = []
+        self.first_token_at: float | None = None
         self.last_token_at = arrived
         self.logprobs: list[TokenLogprobs | None] = []
         self.cached_tokens = 0

@@ -48,4 +48,5 @@ class TokenIdStream:
 
 
 def _no_tokenizer(_text: object) -> InputError:
-    return InputError("this model has no tokenizer", why="prompts have to be token ids")
+    hint = "send token ids, or copy tokenizer.json into the model's folder"
+    return InputError("this model has no tokenizer", why="prompts have to be token ids", hint=hint)

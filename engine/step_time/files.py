@@ -73,7 +73,10 @@ class StepLog:
                 tp=int(h.get("tp", 1)),
             )
         except KeyError as error:
-            raise InputError(f"the step log's header has no {error.args[0]}") from None
+            raise InputError(
+                f"the step log's header has no {error.args[0]}",
+                hint="advise launch --step-log FILE   (writes a new one)",
+            ) from None
 
 
 def read_step_log(path: Path) -> StepLog:
@@ -88,7 +91,12 @@ def read_step_log(path: Path) -> StepLog:
             shape = _shape(row)
             duration = float(row["seconds"])
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError("not a step of a step log", where=f"{path}:{number}", why=str(error)) from None
+            raise InputError(
+                "not a step of a step log",
+                where=f"{path}:{number}",
+                why=str(error),
+                hint="advise launch --step-log FILE   (writes a new one)",
+            ) from None
         if duration > 0 and (shape.prefill or shape.decode_rows):
             shapes.append(shape)
             seconds.append(duration)

@@ -28,16 +28,18 @@ _INNER = [tuple(float(i == knot) for i in range(len(KNOTS))) for knot in range(1
 Array = npt.NDArray[np.float64]
 
 
-def fit(shapes: Sequence[StepShape], seconds: Sequence[float]) -> CalibratedStepTime:
+def fit(
+    shapes: Sequence[StepShape], seconds: Sequence[float], *, fewest: int = MIN_STEPS
+) -> CalibratedStepTime:
     """Fit measured steps by non-negative least squares on relative error.
 
-    Raises InvalidMeasurementError below `MIN_STEPS` steps, or where the log has only one kind of step.
+    Raises InvalidMeasurementError below `fewest` steps, or where the log has only one kind of step.
     """
     kinds = {bool(s.prefill) for s in shapes}
-    if len(shapes) < MIN_STEPS or len(kinds) < 2:
+    if len(shapes) < fewest or len(kinds) < 2:
         raise InvalidMeasurementError(
             f"{len(shapes)} steps are too few to fit step times",
-            why=f"at least {MIN_STEPS}, with and without prefill, are needed",
+            why=f"at least {fewest}, with and without prefill, are needed",
             hint="advise calibrate",
         )
     x, y = np.array([(*features(s), *_bumps(s)) for s in shapes]), np.asarray(seconds, dtype=float)

@@ -62,7 +62,11 @@ class Cudart:
     def __init__(self) -> None:
         path = _loaded("libcudart")
         if path is None:
-            raise MachineError("no CUDA runtime is loaded", why="torch was built without it, or not imported")
+            raise MachineError(
+                "no CUDA runtime is loaded",
+                why="torch was built without it, or not imported",
+                hint="transport: shared_memory, or a torch built for CUDA",
+            )
         self._library = ctypes.CDLL(path)
         self._library.cudaGetErrorString.restype = ctypes.c_char_p
         self._lock = threading.Lock()
@@ -143,7 +147,7 @@ class Cudart:
             status = getattr(self._library, function)(*given)
             if status:
                 why = self._library.cudaGetErrorString(status).decode()
-                raise MachineError(f"{function} failed on GPU {device}", why=why)
+                raise MachineError(f"{function} failed on GPU {device}", why=why, hint="nvidia-smi")
 
 
 class _Handle(ctypes.Structure):

@@ -240,6 +240,10 @@ class Line:
             if faults is not None and faults.bytes_per_s is not None:
                 self._ending.wait(max(0.0, began + moved / faults.bytes_per_s - time.perf_counter()))
             yield moved
+        if faults is not None:
+            # Behind the last byte: between two, the source would go on meanwhile.
+            self._ending.wait((faults.slower - 1) * (time.perf_counter() - began))
+            self._go_on()
 
     def _answer(self) -> Answer:
         """The answer to what was asked, however long the source works on it."""

@@ -52,11 +52,16 @@ class PullResult(NamedTuple):
 
 
 class Faults(Protocol):
-    """Faults on purpose: see `engine.server.faults.TransferFaults`."""
+    """Faults on purpose: see `engine.faults.TransferFaults`."""
 
     @property
     def bytes_per_s(self) -> float | None:
         """A link this slow; None: as fast as it is."""
+        ...
+
+    @property
+    def slower(self) -> float:
+        """How many times as long every copy takes."""
         ...
 
     def draw(self) -> Literal["fail", "corrupt"] | None:

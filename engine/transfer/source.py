@@ -92,7 +92,11 @@ class KvServer:
         try:
             self._listener = _listen(self._path, host)
         except OSError as error:
-            raise MachineError("cannot listen for pulls of KV", why=error.strerror or str(error)) from None
+            raise MachineError(
+                "cannot listen for pulls of KV",
+                why=error.strerror or str(error),
+                hint="kv_host: 127.0.0.1, or an address of this machine",
+            ) from None
         self._listener.setblocking(False)
         address = str(self._path or f"{host}:{self._listener.getsockname()[1]}")
         self._peer = Peer(transport=transport, nonce=nonce, address=address, layout=layout)

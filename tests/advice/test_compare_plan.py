@@ -11,50 +11,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.compared import analysis, over
 from helpers.workload_traces import azure, make_blocks, make_labels, make_trace, mooncake
 from rich.console import Console
 
-from advisor.advice.advise import advise
-from advisor.advice.analysis import Analysis, LogSummary, Meta
 from advisor.advice.drift import PlanDrift, compare, compare_to, load_analysis
-from advisor.advice.resolve import NoTarget
 from advisor.advice.target import Target
 from advisor.deploy.files import write_plan_files
 from advisor.logs.trace import Trace
 from advisor.report.drift import show_drift
 from advisor.simulation.slo import Slo
 from advisor.workload.measure import measure
-from advisor.workload.models import ModelRows
 from engine.errors import InputError
-from engine.step_time.calibrated import CalibratedStepTime, Coefficients
-from engine.step_time.files import Key
-
-STEPS = CalibratedStepTime(Coefficients(0.020, 0.0, 0.001, 0.0, 0.0015, 0.0), 0.03, 0.08, 100)
-KEY = Key("advise", "0.1.0", "cpu", "smollm2-135m-instruct", "bfloat16", 2)
 
 
 def target(**slo: Any) -> Target:
     return Target(
         model="smollm2-135m-instruct", gpu="cpu", gpus=2, memory_bytes=16 * 10**9, stack_version="0.1.0",
         slo=Slo(**({"ttft_s": 3, "tpot_s": 0.15} | slo)),
-    )  # fmt: skip
-
-
-def analysis(trace: Trace, model: str | None = None, wanted: Target | None = None) -> Analysis:
-    """The Analysis of a trace, with a plan where there is a target."""
-    measured = measure(trace)
-    advice = advise(measured, wanted or NoTarget("none was given", "--here"), {KEY: STEPS})
-    return Analysis(
-        meta=Meta(advise_version="0.1.0", seed=0, inputs_digest="0" * 64),
-        log=LogSummary(
-            format="jsonl", files=1, lines=len(trace), requests=len(trace), skipped={},
-            models=(ModelRows(name=model, requests=len(trace)),), span_s=measured.span_s, arrival_basis="",
-            tick_s=None, token_basis="", prefix_basis=None,
-        ),
-        lengths=measured.lengths, arrivals=measured.arrivals, sharing=measured.sharing, classes=(),
-        sessions=measured.sessions, clients=measured.clients, drift=measured.drift, traits=(),
-        findings=advice.findings, unknown=measured.unknown, not_modelled=(), plan=advice.plan,
-        plan_reason=advice.plan_reason,
     )  # fmt: skip
 
 
@@ -82,10 +56,6 @@ def traffic(*hours: dict[str, float], seconds: float = 3600.0) -> Trace:
     return replace(trace, blocks=make_blocks(rows, SIZE))
 
 
-def over(drift: PlanDrift) -> set[str]:
-    return {move.name for move in drift.moves if move.over}
-
-
 PLAN = analysis(traffic({}, {}))
 
 
@@ -101,16 +71,17 @@ PLAN = analysis(traffic({}, {}))
         ({"hit": 0.36, "prompt": 1250}, {"hit": 0.39, "prompt": 1312}, {"hit_rate_tokens"}),
     ],
 )
-def test_one_hour_past_a_quarter_is_enough(
+def test_windows_past_a_quarter_are_enough(
     changed: dict[str, float], same: dict[str, float], moved: set[str]
 ) -> None:
-    found = compare(PLAN, traffic({}, {}, changed, {}))
+    found = compare(PLAN, traffic({}, changed, {}, {}))
     assert found.replan
     assert over(found) == moved
     (move,) = [move for move in found.moves if move.over]
-    assert move.from_s == 7200.0
-    assert found.hours == 4
-    still = compare(PLAN, traffic({}, {}, same, {}))
+    assert 3600.0 <= move.from_s < 7200.0
+    assert (found.windows, found.window_s) == (12, 1200.0)
+    assert move.since_s == 3600.0
+    still = compare(PLAN, traffic({}, same, {}, {}))
     assert not still.replan
     assert over(still) == set()
 
@@ -122,32 +93,51 @@ def test_a_move_says_what_was_and_is() -> None:
     assert (output.was, output.now) == (pytest.approx(100), pytest.approx(150, rel=0.001))
     assert output.change == pytest.approx(0.5, abs=0.001)
     assert moves["uncached_mean"].was == pytest.approx(800, rel=0.01)
-    assert moves["rate_rps"].now == pytest.approx(0.5, rel=0.001)
+    assert moves["rate_rps"].now == pytest.approx(0.5, rel=0.002)  # the first window has one more
     assert not moves["rate_rps"].over
+
+
+def test_since_when_is_the_first_window_and_not_the_farthest() -> None:
+    found = compare(PLAN, traffic({}, {"output": 130}, {"output": 200}, {}))
+    (move,) = [move for move in found.moves if move.over]
+    assert (move.name, move.since_s) == ("output_mean", 3600.0)
+    assert 7200.0 <= move.from_s < 10_800.0
+
+
+def test_hours_of_few_requests_differ_by_chance() -> None:
+    """Poisson arrivals, 15 an hour, beside a plan of two such hours: a day of them, twenty times."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        before, now = (np.sort(rng.uniform(0, hours * 3600, rng.poisson(15 * hours))) for hours in (2.2, 24))
+        plan, log = (make_trace([10] * len(at), [10] * len(at), arrivals=at) for at in (before, now))
+        assert over(compare(analysis(plan), log)) == set(), seed
 
 
 def test_few_requests_that_differ_are_noise() -> None:
     # 36 requests an hour with outputs of 0 or 200: a standard error of 17 %, and three of them are 50 %.
     def trace(ones: int) -> Trace:
         quiet = traffic({"rate": 0.01})
-        outputs = np.where(np.arange(len(quiet)) < ones, 200, 0)
+        outputs = np.random.default_rng(0).permutation(np.where(np.arange(len(quiet)) < ones, 200, 0))
         return replace(quiet, output_tokens=outputs)
 
     plan = analysis(trace(19))
     assert "output_mean" not in over(compare(plan, trace(26)))  # + 37 %
+    assert "output_mean" not in over(compare(plan, trace(29)))  # + 53 %; the plan has one, too
     assert "output_mean" in over(compare(plan, trace(31)))  # + 63 %, and a smaller error
 
 
 def test_day_and_night_are_no_drift() -> None:
-    day = [{"rate": rate} for rate in (0.1, 0.2, 0.6, 0.8, 0.4, 0.1)]
+    day = [
+        {"rate": 0.45 - 0.35 * np.cos(2 * np.pi * hour / 24), "prompt": 160, "output": 10} for hour in range(24)
+    ]
     plan = analysis(traffic(*day))
     assert not compare(plan, traffic(*day)).replan
-    assert not compare(plan, traffic(*day[3:], *day[:3])).replan
-    busier = compare(plan, traffic(*[{"rate": 1.3 * hour["rate"]} for hour in day]))
+    assert not compare(plan, traffic(*day[13:], *day[:13])).replan
+    busier = compare(plan, traffic(*[{**hour, "rate": 1.3 * hour["rate"]} for hour in day]))
     assert over(busier) == {"rate_rps"}
     rate = next(move for move in busier.moves if move.name == "rate_rps")
     assert (rate.from_s, rate.low, rate.high) == (
-        10_800.0,
+        12 * 3600.0,
         pytest.approx(0.1, rel=0.01),
         pytest.approx(0.8, rel=0.01),
     )
@@ -177,16 +167,25 @@ def test_public_traces_do_not_drift_from_themselves(shared: Path) -> None:
     # expected_stats.json: conversations of 1,155 and 211 tokens at 5.5/s, code of 2,048 and 28 at 2.6/s.
     code = compare(analysis(azure(shared, "conv")), azure(shared, "code"))
     assert over(code) == {"prompt_mean", "output_mean", "rate_rps"}
-    change = {move.name: move.change for move in code.moves}
-    assert change["prompt_mean"] == pytest.approx(2047.8 / 1154.7 - 1, abs=0.001)
-    assert change["output_mean"] == pytest.approx(27.9 / 211.1 - 1, abs=0.001)
-    assert change["rate_rps"] == pytest.approx(2.567 / 5.530 - 1, abs=0.001)
+    moves = {move.name: move for move in code.moves}
+    assert [moves[name].was for name in over(code)] == [
+        pytest.approx({"prompt_mean": 1154.7, "output_mean": 211.1, "rate_rps": 5.530}[name], abs=0.06)
+        for name in over(code)
+    ]
+    # Five full windows of ten minutes; which is farthest, straight from the columns.
+    trace = azure(shared, "code")
+    window = trace.arrival_s // 600
+    prompts = [trace.prompt_tokens[window == at].mean() for at in range(5)]
+    assert (code.windows, code.window_s) == (5, 600.0)
+    assert moves["prompt_mean"].now == pytest.approx(max(prompts))
+    assert moves["prompt_mean"].from_s == 600.0 * int(np.argmax(prompts))
+    assert moves["rate_rps"].now == pytest.approx(min((window == at).sum() / 600 for at in range(5)))
 
 
-def test_logs_of_less_than_an_hour_are_judged_as_a_whole() -> None:
-    plan = analysis(traffic({}, seconds=1800.0))
-    found = compare(plan, traffic({"output": 130}, seconds=1800.0))
-    assert (found.hours, over(found)) == (0, {"output_mean"})
+def test_logs_of_less_than_a_window_are_judged_as_a_whole() -> None:
+    plan = analysis(traffic({}, seconds=900.0))
+    found = compare(plan, traffic({"output": 130}, seconds=900.0))
+    assert (found.windows, found.window_s, over(found)) == (0, 1200.0, {"output_mean"})
     assert any("as a whole" in note for note in found.notes)
 
 
@@ -227,6 +226,7 @@ def test_attainment_missed_in_two_hours_in_a_row(status: bool) -> None:
     assert over(two) == {"attainment"}
     move = two.moves[-1]
     assert (move.was, move.now, move.from_s) == (0.9, pytest.approx(0.88, abs=0.002), 3600.0)
+    assert move.since_s == 3600.0
     apart = compare(WITH_TARGET, with_latencies([0.0, 0.12, 0.0, 0.2], status=status))
     assert not apart.replan
     assert not compare(WITH_TARGET, with_latencies([0.09, 0.09], status=status)).replan
@@ -320,10 +320,10 @@ def test_the_screen_says_what_moved_and_what_to_do() -> None:
         return screen.getvalue()
 
     text = shown(compare(PLAN, traffic({}, {"output": 150})))
-    assert "plan again: output" in text
+    assert "plan again: output since 60 min" in text
     assert "150 tokens" in text
     assert "+50%" in text
-    assert "1 h" in text
+    assert "6 windows of 20 min" in text
     fits = shown(compare(PLAN, traffic({}, {})))
     assert "the plan still fits" in fits
     assert "plan again" not in fits

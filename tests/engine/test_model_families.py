@@ -59,7 +59,8 @@ def test_opt_files_without_the_prefix_are_read_too(tmp_path: Path) -> None:
     save_file(
         {name.removeprefix("model."): tensor for name, tensor in tensors.items()}, folder / "model.safetensors"
     )
-    assert torch.equal(OneSequence(load_model(folder, torch.float64), 9).logits(PROMPT[:9]), expected)
+    again = OneSequence(load_model(folder, torch.float64), 9).logits(PROMPT[:9])
+    torch.testing.assert_close(again, expected, rtol=0, atol=1e-11)  # memory elsewhere may round otherwise
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -18,7 +18,7 @@ import pytest
 from helpers.transfer import BLOCKS, LAYOUT, NUM_BLOCKS, OURS, SECRET, SOON_S, TOKENS, Sides, content, filled
 
 from engine.errors import MachineError
-from engine.server.faults import TransferFaults
+from engine.faults import TransferFaults
 from engine.transfer import cudart
 from engine.transfer.cuda_ipc import CudaPages, DeviceMemory
 from engine.transfer.cudart import HANDLE_BYTES, Cudart

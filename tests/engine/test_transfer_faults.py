@@ -7,23 +7,27 @@ import math
 import pytest
 
 from engine.errors import InputError
-from engine.server.faults import TransferFaults, check_fault, slow_factor, transfer_faults
+from engine.faults import TransferFaults, check_fault, link_factor, slow_factor, transfer_faults
 
 
 def test_each_fault_is_that_fault_alone() -> None:
     assert (slow_factor("slow-steps:3"), transfer_faults("slow-steps:3", seed=0)) == (3.0, None)
     assert (slow_factor(None), transfer_faults(None, seed=0)) == (1.0, None)
-    for fault in ("transfer-fail:1", "transfer-corrupt:1", "slow-link:5e6"):
+    for fault in ("transfer-fail:1", "transfer-corrupt:1", "link-rate:5e6", "slow-link:10"):
         check_fault(fault)
         assert slow_factor(fault) == 1.0
-    failing, corrupting, slow = (
-        transfer_faults(fault, seed=0) for fault in ("transfer-fail:1", "transfer-corrupt:1", "slow-link:5e6")
+    failing, corrupting, slow, slower = (
+        transfer_faults(fault, seed=0)
+        for fault in ("transfer-fail:1", "transfer-corrupt:1", "link-rate:5e6", "slow-link:10")
     )
     assert failing is not None
     assert corrupting is not None
     assert slow is not None
+    assert slower is not None
     assert (failing.draw(), corrupting.draw(), slow.draw()) == ("fail", "corrupt", None)
     assert (failing.bytes_per_s, corrupting.bytes_per_s, slow.bytes_per_s) == (None, None, 5e6)
+    assert (slow.slower, slower.slower, slower.bytes_per_s, slower.draw()) == (1.0, 10.0, None, None)
+    assert (link_factor("slow-link:10"), link_factor("link-rate:5e6"), link_factor(None)) == (10.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.5, 1.0])
@@ -52,7 +56,7 @@ def test_other_seeds_give_other_faults() -> None:
 @pytest.mark.parametrize(
     "fault",
     ["", "slow-steps", "slow-steps:0.5", "transfer-fail:1.1", "transfer-fail:nan", "transfer-corrupt:-0.1",
-     "slow-link:0", "slow-link:inf", "slow-link:fast", "no-such:1"],
+     "slow-link:0.9", "slow-link:inf", "slow-link:fast", "link-rate:10", "no-such:1"],
 )  # fmt: skip
 def test_a_fault_that_is_none_is_refused_with_those_that_are(fault: str) -> None:
     with pytest.raises(InputError) as caught:

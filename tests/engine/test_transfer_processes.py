@@ -25,7 +25,7 @@ from helpers.transfer import (
     source_process,
 )
 
-from engine.server.faults import TransferFaults
+from engine.faults import TransferFaults
 from engine.transfer.layout import Peer, Transport
 from engine.transfer.pages import HostPages
 from engine.transfer.puller import Puller, PullJob, PullResult

@@ -30,7 +30,7 @@ from helpers.transfer import (
 )
 
 from engine.errors import InputError
-from engine.server.faults import TransferFaults
+from engine.faults import TransferFaults
 from engine.transfer import source
 from engine.transfer.connection import MAX_FRAME_BYTES
 from engine.transfer.held import Held
@@ -70,6 +70,16 @@ class Watched:
 
 def watched(between: Callable[[int], None]) -> HostPages:
     return Watched(filled(), between)  # type: ignore[return-value]  # what a source needs of Pages
+
+
+def behind(seconds: float, copy: Callable[..., Iterator[int]]) -> Callable[..., Iterator[int]]:
+    """A copy that takes so much longer."""
+
+    def slowed(*place: Any) -> Iterator[int]:
+        time.sleep(seconds)
+        yield from copy(*place)
+
+    return slowed
 
 
 @either
@@ -127,6 +137,18 @@ def test_a_link_that_moves_is_never_too_slow(tmp_path: Path, transport: Transpor
         result = sides.pull()
         assert result.ok
         assert result.seconds > 0.6
+
+
+@either
+def test_a_link_that_is_slower_takes_so_many_times_as_long(tmp_path: Path, transport: Transport) -> None:
+    """Writing here takes 0.2 s of its own, so four times that is 0.8 s, and no checksum is any slower."""
+    with Sides(tmp_path, transport, faults=TransferFaults(slower=4.0)) as sides:
+        for name in ("write", "copy"):
+            setattr(sides.ours, name, behind(0.2, getattr(sides.ours, name)))
+        result = sides.pull()
+        assert result.ok
+        assert result.seconds >= 0.8
+        assert sides.same()
 
 
 @either

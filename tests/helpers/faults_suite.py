@@ -162,8 +162,8 @@ SUITE = (
     Scenario("prefill instance killed", emulated(1, 1), KILL_PREFILL, 10),
     Scenario("every instance killed at once", tiny(1, 1), kill_all, 10),
     Scenario("every instance killed at once", tiny(2, 2), kill_all, 5),
-    Scenario("decode instance killed, slow link", tiny(1, 1, fault="slow-link:1e6"), KILL_DECODE, 10),
-    Scenario("prefill instance killed, slow link", tiny(1, 1, fault="slow-link:1e6"), KILL_PREFILL, 10),
+    Scenario("decode instance killed, slow link", tiny(1, 1, fault="link-rate:1e6"), KILL_DECODE, 10),
+    Scenario("prefill instance killed, slow link", tiny(1, 1, fault="link-rate:1e6"), KILL_PREFILL, 10),
     Scenario(
         "last decode instance killed, no restart", tiny(1, 1, server={"restart": False}), alone, 5, fresh=True
     ),
@@ -189,11 +189,11 @@ SUITE = (
         partial(faulty_link, result="corrupt"),
         3,
     ),
-    Scenario("slow link, 1 MB/s", tiny(1, 1, fault="slow-link:1e6"), partial(faulty_link, result=None), 3),
+    Scenario("slow link, 1 MB/s", tiny(1, 1, fault="link-rate:1e6"), partial(faulty_link, result=None), 3),
     Scenario("SIGTERM, 100 streams", tiny(1, 1), sigterm, 5, 100, output=(100, 300), clients=100, fresh=True),
     Scenario(
         "1,000 disconnects",
-        tiny(1, 1, fault="slow-link:2e6", max_seqs=8),
+        tiny(1, 1, fault="link-rate:2e6", max_seqs=8),
         partial(leave, leavers=1000),
         3,
         200,

@@ -25,7 +25,7 @@ TEXT = (Path(__file__).resolve().parent.parent.parent / "docs" / "collecting-log
 SECTIONS = {
     part.partition("\n")[0]: part.partition("\n")[2] for part in re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:]
 }
-WAYS = ("The recorder", "LiteLLM", "vLLM", "SGLang", "OpenTelemetry")
+WAYS = ("advise launch", "The recorder", "LiteLLM", "vLLM", "SGLang", "OpenTelemetry")
 COMMANDS = [
     line.partition(" | ")[0]
     for block in re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL)

@@ -17,6 +17,7 @@ from advisor.logs.trace import Labels, Trace
 from advisor.simulation.from_trace import load_of, usable, with_assumed_hits
 from advisor.simulation.load import Load
 from advisor.simulation.simulate import Deployment, Pool, simulate
+from advisor.validation.prompts import PromptFactory, expected_cached_tokens
 from advisor.workload.sessions import find_turns
 from engine.config import PoolConfig
 from engine.kv.cache import BlockTable, KVCache
@@ -139,6 +140,28 @@ def test_hits_are_those_of_the_tokens(seed: int, size: int, page: int, rounding:
     truth = hits_by_tokens(calls, page)
     assert sum(truth) > 0
     assert hits_by_runs(load) == truth
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("size", "page", "rounding"), [(16, 16, "ceil"), (16, 16, "floor"), (16, 4, "ceil"), (12, 8, "ceil")]
+)
+def test_without_replies_hits_are_those_of_replayed_prompts(seed: int, size: int, page: int, rounding: str):
+    # The prompts that a replay sends, made of the log's block ids, in the reference cache of the validation.
+    calls = conversations(Random(seed), math.lcm(size, page), 12)
+    trace = trace_of(calls, size, rounding)
+    load = load_of(trace, page, replies=False)
+    assert well_formed(load)
+    truth = expected_cached_tokens(PromptFactory(49152, seed).build(trace), page).tolist()
+    assert 0 < sum(truth) < sum(hits_by_tokens(calls, page))
+    assert hits_by_runs(load) == truth
+
+
+def test_mooncake_without_replies_hits_as_replayed(shared: Path):
+    trace = mooncake(shared).take(np.arange(400))
+    truth = expected_cached_tokens(PromptFactory(49152, 0).build(trace), 16)
+    assert hits_by_runs(load_of(trace, 16, replies=False)) == truth.tolist()
+    assert load_of(trace, 16, replies=False).parent.tolist() == load_of(trace, 16).parent.tolist()
 
 
 def hits_by_pages(trace: Trace, page: int) -> list[int]:

@@ -103,12 +103,16 @@ TURNS = make_load([0.0, 3.0, 20.0], 10, 5, parent=[-1, 0, 1], think_s=[np.nan, 0
 
 
 @pytest.mark.parametrize(
-    ("turns", "sent", "early"), [("open", [0.0, 3.0, 20.0], 0.5), ("causal", [0.0, 5.5, 12.5], 0.0)]
+    ("turns", "sent", "early"),
+    [("open", [0.0, 3.0, 20.0], 0.5), ("causal", [0.0, 5.5, 12.5], 0.0), ("held", [0.0, 5.0, 20.0], 0.0)],
 )
 def test_causal_turns_wait_for_the_turn_before_and_its_think_time(
     turns: Turns, sent: list[float], early: float
 ) -> None:
-    """Steps of 1 s: a turn takes 5 s. In an open run the second comes 2 s before the first has ended."""
+    """Steps of 1 s: a turn takes 5 s. In an open run the second comes 2 s before the first has ended.
+
+    A held one comes at that end, and the third, due long after the second's, when it is due.
+    """
     outcome = simulate(TURNS, one_pool(Affine(fixed=1.0)), turns=turns)
     assert outcome.arrival_s.tolist() == sent
     assert outcome.early_turns == early
@@ -119,6 +123,13 @@ def test_a_turn_whose_predecessor_is_not_served_still_comes() -> None:
     outcome = simulate(load, one_pool(Affine(fixed=1.0), kv_tokens=160), turns="causal")
     assert outcome.served.tolist() == [False, True]
     assert outcome.arrival_s.tolist() == [0.0, 0.5]
+
+
+def test_a_held_turn_needs_no_think_time() -> None:
+    load = make_load([0.0, 3.0, 4.0], 10, 5, parent=[-1, 0, 0], think_s=[np.nan, np.nan, np.nan])
+    outcome = simulate(load, one_pool(Affine(fixed=1.0)), turns="held")
+    assert outcome.arrival_s.tolist() == [0.0, 5.0, 5.0]
+    np.testing.assert_allclose(outcome.ttft_s, [1.0, 1.0, 1.0])
 
 
 class Until:

@@ -22,10 +22,11 @@ from helpers.replay_traces import steady_trace
 
 from advisor.simulation.slo import Slo
 from advisor.validation.metrics import tpot_s, ttft_s
+from advisor.validation.options import Cost, Options
 from advisor.validation.refuse import Load
 from advisor.validation.replay import Counts
-from advisor.validation.validate import Cost, Options, validate
-from advisor.validation.verdict import Result
+from advisor.validation.result import Result
+from advisor.validation.validate import validate
 from engine.errors import MachineError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,7 +64,7 @@ def test_known_latencies_are_measured_and_pass(tmp_path: Path) -> None:
     assert (result.label, result.exit_code, result.score.good) == ("PASS", 0, 40)
     colours = {gate.name: gate.colour for gate in result.gates}
     assert colours.pop("send_lag") != "red"
-    assert list(colours) == ["arrivals", "prompt_lengths", "output_lengths", "errors", "completeness"]
+    assert {"arrivals", "prompt_lengths", "output_lengths", "errors", "completeness"} <= set(colours)
     assert set(colours.values()) == {"green"}
     first = [ttft_s(record) for record in result.records]
     assert min(first) >= 0.1
@@ -81,16 +82,15 @@ def test_known_latencies_are_measured_and_pass(tmp_path: Path) -> None:
     assert (cost.requests, cost.prompt_tokens, cost.output_tokens) == (40, 4000, 400)
     assert cost.duration_s == pytest.approx(39 / 40)
     assert seen.counts[-1].finished == 40
-    saved, requests = result.save(tmp_path)
-    assert json.loads(saved.read_text())["verdict"] == "PASS"
-    assert "records" not in json.loads(saved.read_text())
-    assert len(requests.read_text().splitlines()) == 40
+    saved = json.loads(result.save(tmp_path).read_text())
+    assert saved["verdict"] == "PASS"
+    assert "records" not in saved  # they have a file of their own
 
 
 def test_ten_per_cent_of_errors_are_misses() -> None:
     result = run(Program(ttft_s=0.01, tpot_s=0.002, error_on=[3]), slo=LOOSE)
     assert result.score.misses == {"http_5xx": 5}
-    assert (result.score.attainment, result.verdict) == (0.9, "PASS")
+    assert (result.score.attainment, result.verdict) == (0.9, "LIKELY PASS")  # 45 of 50 prove little
 
 
 def test_every_kind_of_failure_has_its_own_label() -> None:
@@ -173,7 +173,7 @@ def test_lengths_over_the_context_are_refused_or_scaled() -> None:
     with pytest.raises(MachineError, match=r"100\.0%"):
         run(program, requests=10)
     result = run(program, requests=10, fit=frozenset({"lengths"}))
-    assert result.label == "PASS (scaled: not your traffic)"
+    assert result.label == "LIKELY PASS (scaled: not your traffic)"  # ten requests prove little
     assert {(record.want_in, record.n_in) for record in result.records} == {(51, 51)}  # 64 x 58 // 72
 
 
@@ -182,7 +182,7 @@ def test_load_over_the_limit_is_refused_or_stretched() -> None:
     with pytest.raises(MachineError, match=r"2\.00 times"):
         run(FAST, requests=10, load=lambda _: twice)
     result = run(FAST, requests=10, load=lambda _: twice, fit=frozenset({"rate"}))
-    assert result.label == "PASS (scaled: not your traffic)"
+    assert result.label == "LIKELY PASS (scaled: not your traffic)"  # ten requests prove little
     assert result.records[-1].t_sched == pytest.approx(2 * 9 / 50)
 
 
@@ -197,7 +197,7 @@ def test_no_server_and_a_server_that_refuses_the_form_are_errors_with_a_hint() -
     with pytest.raises(MachineError, match="no engine answers") as caught:
         validate(steady_trace(3, 1.0), url="http://127.0.0.1:9", slo=LOOSE, window="all")
     assert caught.value.hint == "advise launch"
-    with pytest.raises(MachineError, match="refuses the request form"):
+    with pytest.raises(MachineError, match="takes no form of request"):
         run(Program(refuse=True), requests=3)
 
 
@@ -206,7 +206,8 @@ def test_ctrl_c_gives_what_came_back_so_far_marked() -> None:
         "import sys\n"
         "from helpers.replay_traces import steady_trace\n"
         "from advisor.simulation.slo import Slo\n"
-        "from advisor.validation.validate import Options, Silent, validate\n"
+        "from advisor.validation.options import Options, Silent\n"
+        "from advisor.validation.validate import validate\n"
         "class Talk(Silent):\n"
         "    def tick(self, counts):\n"
         "        print('tick', flush=True)\n"

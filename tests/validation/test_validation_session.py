@@ -16,6 +16,7 @@ from advisor.advice.plan import Candidate, Plan, StepTimeUse
 from advisor.advice.target import Target
 from advisor.cli import run
 from advisor.simulation.slo import Slo
+from advisor.validation.journal import read_journal
 from advisor.validation.load import window_load
 from advisor.validation.window import select
 from engine.config import PoolConfig, RouterConfig
@@ -63,7 +64,10 @@ def test_the_verdict_is_the_exit_code_and_is_saved(
     saved = json.loads((planned / "result.json").read_text())
     assert saved["verdict"] == verdict
     assert saved["slo"]["ttft_s"] == 5.0
-    assert len((planned / "requests.jsonl").read_text().splitlines()) == 40
+    [run_of_it] = read_journal(planned / "requests.jsonl")
+    assert len(run_of_it.records) == 40
+    page = (planned / "report.html").read_text()
+    assert verdict in page
 
 
 def test_a_prompt_over_the_context_is_exit_3_unless_fitted(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
-from advisor.validation.sse import EventReader
+from advisor.validation.exchange import Exchange
+from advisor.validation.sse import EventReader, StreamError
 
 # The forms of OpenAI's API reference and of vLLM: a token with its id, one with text only, ids whose text is
 # not complete yet, the end of the generation, the usage, a comment, a blank choice list.
@@ -40,5 +40,56 @@ def test_a_stream_that_was_cut_is_not_done_and_garbage_is_an_error() -> None:
     reader = EventReader()
     assert len(list(reader.feed(STREAM[:-9]))) == 5
     assert not reader.done
-    with pytest.raises(msgspec.DecodeError):
-        list(EventReader().feed(b"data: {oops}\n"))
+    for garbage in (b"{oops}", b"[1]", b'{"choices": 3}', b'{"a":' * 5000, b'{"choices":[{"text":"\xff"}]}'):
+        with pytest.raises(StreamError):
+            list(EventReader().feed(b"data: " + garbage + b"\n"))
+
+
+def test_an_event_without_an_end_is_not_kept_for_ever() -> None:
+    reader = EventReader()
+    list(reader.feed(b"data: " + b"x" * 2**23))
+    with pytest.raises(StreamError):
+        list(reader.feed(b"x" * 2**23))
+
+
+# What chats send: OpenAI's API reference, vLLM's and SGLang's reasoning fields, tool calls in parts.
+@pytest.mark.parametrize(
+    ("delta", "tokens"),
+    [
+        (b'{"role":"assistant"}', 0),
+        (b'{"role":"assistant","content":""}', 0),
+        (b'{"role":"assistant","content":null,"tool_calls":null}', 0),
+        (b"{}", 0),
+        (b'{"content":"a"}', 1),
+        (b'{"content":" "}', 1),
+        (b'{"reasoning_content":"hm"}', 1),
+        (b'{"reasoning":"hm","content":null}', 1),
+        (b'{"refusal":"I"}', 1),
+        (b'{"tool_calls":[{"index":0,"function":{"arguments":"{\\"a"}}]}', 1),
+        (b'{"tool_calls":[]}', 0),
+        (b'{"content":[{"type":"text","text":"a"}]}', 1),
+    ],
+)
+def test_what_of_a_chat_is_a_token(delta: bytes, tokens: int) -> None:
+    data = b'data: {"object":"chat.completion.chunk","choices":[{"index":0,"delta":' + delta + b"}]}\n\n"
+    (event,) = EventReader().feed(data)
+    assert event.tokens == tokens
+    assert event.choices
+    assert not event.has_token_ids
+
+
+def test_the_first_chunk_with_a_choice_and_the_first_with_a_token() -> None:
+    exchange = Exchange(0, b"", due_ns=0, want_in=1, want_out=2)
+    stream = [
+        b'{"choices":[],"prompt_filter_results":[]}',
+        b'{"choices":[{"delta":{"role":"assistant","content":""}}]}',
+        b'{"choices":[{"delta":{"content":"a"}}]}',
+        b'{"choices":[{"delta":{"content":"b"},"finish_reason":"length"}]}',
+        b'{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2}}',
+    ]
+    for at_s, payload in enumerate(stream, 1):
+        for event in EventReader().feed(b"data: " + payload + b"\n"):
+            exchange.take(event, at_s * 10**9)
+    record = exchange.record(0)
+    assert (record.t_any, record.t_chunk, record.finish_reason) == (2.0, (3.0, 4.0), "length")
+    assert (record.n_in, record.n_out, record.n_out_source, record.n_cached) == (5, 2, "usage", None)

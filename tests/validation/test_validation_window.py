@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers.replay_traces import block_trace, branching_rows, steady_trace
 
-from advisor.logs.trace import Trace
+from advisor.logs.trace import Labels, Trace
 from advisor.validation.window import fit_lengths, fit_rate, select
 from engine.errors import InputError
 
@@ -111,3 +111,46 @@ def test_blocks_cannot_shrink_below_a_token() -> None:
     window = select(block_trace([(1600, list(range(100)))], 16), "all")
     with pytest.raises(InputError, match="cannot be scaled"):
         fit_lengths(window, 50)
+
+
+def test_a_random_window_is_the_seeds_and_lies_within_the_log() -> None:
+    trace = steady_trace(1000, 1.0)
+    starts = {select(trace, "random:100s", seed=seed).from_s for seed in range(20)}
+    assert len(starts) == 20
+    assert 0 <= min(starts) < max(starts) <= 899
+    one, again = select(trace, "random:100s", seed=7), select(trace, "random:100s", seed=7)
+    assert np.array_equal(one.rows, again.rows)
+    assert len(one) == 100
+    assert one.rows[0] == np.ceil(one.from_s)  # one request a second
+    assert one.due_s[0] == pytest.approx(one.rows[0] - one.from_s)
+    assert select(trace, "random:2000s").rows.tolist() == list(range(1000))
+
+
+def test_a_warm_up_is_what_precedes_the_window_and_is_not_judged() -> None:
+    window = select(trace_at([0, 4, 15, 20, 21, 23, 40]), "busiest:5s", warm_up_s=10)
+    assert window.rows.tolist() == [2, 3, 4, 5]
+    assert window.due_s.tolist() == [-5, 0, 1, 3]
+    assert window.judged.tolist() == [False, True, True, True]
+    assert (window.lead_s, window.from_s, window.length_s) == (5, 20, 5)
+    assert window.only_judged().rows.tolist() == [3, 4, 5]
+    assert window.digest() == select(trace_at([0, 4, 15, 20, 21, 23, 40]), "busiest:5s").digest()
+
+
+def test_turns_of_a_window_point_at_the_turn_before_within_it() -> None:
+    sessions = Labels(("a", "b"), np.array([0, 1, 0, 1, 0]))
+    trace = replace(trace_at([0, 1, 2, 3, 4]), session=sessions)
+    window = select(trace, "1..10")
+    assert window.rows.tolist() == [1, 2, 3, 4]
+    assert window.parent.tolist() == [-1, -1, 0, 1]  # the turn before row 2 is outside
+    assert window.session[0] == window.session[2] != window.session[1] == window.session[3]
+    assert window.take(np.array([1, 3])).parent.tolist() == [-1, 0]
+
+
+def test_the_digest_is_of_arrivals_lengths_and_blocks() -> None:
+    rows = [(48, [0, 1, 2]), (48, [0, 1, 3])]
+    same, other = block_trace(rows, 16), block_trace([(48, [0, 1, 2]), (48, [0, 2, 3])], 16)
+    digest = select(same, "all").digest()
+    assert digest == select(block_trace(rows, 16), "all").digest()
+    assert digest != select(other, "all").digest()
+    assert digest != select(replace(same, output_tokens=same.output_tokens + 1), "all").digest()
+    assert digest != select(replace(same, arrival_s=same.arrival_s * 2), "all").digest()

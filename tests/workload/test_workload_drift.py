@@ -16,6 +16,7 @@ from advisor.workload.drift import (
     hit_tokens_from_cold,
     joined,
     requests_of,
+    step_noise,
     traffic_windows,
     window_width,
 )
@@ -125,6 +126,18 @@ def test_a_change_is_found_where_it_is(before: int, after: int) -> None:
         ]
         assert found == [3 + int(np.argmax(likelihood))]
     assert exact >= 40
+
+
+@pytest.mark.parametrize("trend", [0.0, 5.0])
+def test_noise_is_neither_a_trend_nor_a_few_changes(trend: float) -> None:
+    """Of independent normal values it is their standard deviation, within what 200 of them can tell."""
+    rng = np.random.default_rng(1)
+    values = rng.normal(100.0, 3.0, 200) + trend * np.arange(200) + np.where(np.arange(200) > 120, 500.0, 0.0)
+    assert step_noise(values.tolist()) == pytest.approx(3.0, rel=0.2)
+    # Windows that overlap by four fifths: their neighbours are five places apart.
+    sliding = np.convolve(rng.normal(100.0, 3.0, 2000), np.ones(5) / 5, "valid")
+    assert step_noise(sliding.tolist(), 5) == pytest.approx(3.0 / np.sqrt(5), rel=0.2)
+    assert step_noise([1.0, 2.0]) == 0.0
 
 
 def test_small_changes_and_single_windows_are_no_regimes() -> None:

@@ -149,7 +149,9 @@ class _Words:
         else:
             values = values or self._take(1)
             if not values:
-                raise InputError(f"{flag} has no value", why=f"{TITLES[self._table.stack]} wants one")
+                raise InputError(
+                    f"{flag} has no value", why=f"{TITLES[self._table.stack]} wants one", hint=f"{flag} VALUE"
+                )
             self.given[knob.name] = self._given(knob, flag, values[0])
 
     def _given(self, knob: Knob, flag: str, value: str) -> Given:

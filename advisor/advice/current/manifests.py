@@ -42,11 +42,19 @@ def from_kubernetes(docs: Iterable[Any]) -> list[Launch]:
     if not pods:
         kinds = sorted({str(doc.get("kind"))[:40] for doc in docs})
         why = f"it has {', '.join(kinds) or 'nothing'}; {', '.join(KINDS)} are read"
-        raise InputError("the manifest has no workload that we read", why=why)
+        raise InputError(
+            "the manifest has no workload that we read",
+            why=why,
+            hint="kubectl get deploy NAME -o yaml | advise analyze LOG --current -",
+        )
     found = [launch for pod in pods for launch in _of_pod(pod, files)]
     if not found:
         names = ", ".join(f"{pod.name} ({'; '.join(_images(pod))})" for pod in pods[:5])
-        raise InputError("no container of the manifest starts an engine that we know", where=names)
+        raise InputError(
+            "no container of the manifest starts an engine that we know",
+            where=names,
+            hint="--current 'vllm serve MODEL ...', as a launch line",
+        )
     return found
 
 
@@ -66,7 +74,10 @@ def from_compose(doc: Mapping[str, Any]) -> list[Launch]:
         replicas, gpus = _count(count, f"services.{name}"), _compose_gpus(deploy)
         found += [_with(one, count=replicas, devices=gpus) for one in started if replicas]
     if not found:
-        raise InputError("no service of the compose file starts an engine that we know")
+        raise InputError(
+            "no service of the compose file starts an engine that we know",
+            hint="--current 'vllm serve MODEL ...', as a launch line",
+        )
     return found
 
 

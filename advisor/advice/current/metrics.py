@@ -74,9 +74,13 @@ async def fetch(address: str, timeout_s: float = TIMEOUT_S, api_key: str | None 
             async for chunk in response.content.iter_chunked(2**16):
                 body += chunk
                 if len(body) > MOST_BYTES:
-                    raise InputError("the answer is too long for a metrics page", where=address)
+                    raise InputError(
+                        "the answer is too long for a metrics page", where=address, hint="curl " + address
+                    )
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        raise InputError("no metrics page answers", where=address, why=type(error).__name__) from None
+        raise InputError(
+            "no metrics page answers", where=address, why=type(error).__name__, hint="curl " + address
+        ) from None
     return body.decode("utf-8", errors="replace")
 
 
@@ -89,7 +93,12 @@ def parse_metrics(text: str, where: str, around: Around) -> Current:
     if any(name.startswith("sglang:") for name in names):
         return _sglang(samples, where, around)
     why = "it has no metric of vLLM or SGLang" if samples else "it has no metrics"
-    raise InputError("this page does not say how an engine is configured", where=where, why=why)
+    raise InputError(
+        "this page does not say how an engine is configured",
+        where=where,
+        why=why,
+        hint="--current 'vllm serve MODEL ...', as a launch line",
+    )
 
 
 def samples_of(text: str) -> Iterator[Sample]:
@@ -104,7 +113,10 @@ def _vllm(samples: list[Sample], where: str, around: Around) -> Current:
     configs = [labels for name, labels, _ in samples if name == "vllm:cache_config_info"]
     if not configs:
         raise InputError(
-            "the page has no vllm:cache_config_info", where=where, why="this engine does not say it"
+            "the page has no vllm:cache_config_info",
+            where=where,
+            why="this engine does not say it",
+            hint="--current 'vllm serve MODEL ...', as a launch line",
         )
     labels = configs[0]
     said = {key: labels[label] for label, key in _VLLM_LABELS.items() if labels.get(label, "None") != "None"}
@@ -127,7 +139,10 @@ def _sglang(samples: list[Sample], where: str, around: Around) -> Current:
         kv_tokens = pages * page if pages and page else None
     if kv_tokens is None:
         raise InputError(
-            "the page has no sglang:max_total_num_tokens", where=where, why="this engine does not say it"
+            "the page has no sglang:max_total_num_tokens",
+            where=where,
+            why="this engine does not say it",
+            hint="--current 'vllm serve MODEL ...', as a launch line",
         )
     parsed = parse_mapping(sglang.TABLE, {"page-size": page} if page else {}, "sglang")
     ranks = len(

@@ -58,7 +58,10 @@ def read_current(source: str, around: Around = Around(), *, stdin: TextIO | None
         return read_metrics(source.strip(), around)
     if source == "-":
         if stdin is None:
-            raise InputError("--current - reads standard input, and there is none")
+            raise InputError(
+                "--current - reads standard input, and there is none",
+                hint="kubectl get deploy NAME -o yaml | advise analyze LOG --current -",
+            )
         return read_text(stdin.read(MOST_BYTES + 1), around, "standard input")
     path = _path(source)
     if path is not None:
@@ -80,7 +83,9 @@ def defaults(
     """What `stack` does when nothing is said, on GPUs of `gpu_memory_gb` (1e9 bytes). Raises InputError."""
     if stack not in get_args(Stack):
         raise InputError(
-            f"the stack {str(stack)[:20]!r} is not known", why=f"known are {', '.join(get_args(Stack))}"
+            f"the stack {str(stack)[:20]!r} is not known",
+            why=f"known are {', '.join(get_args(Stack))}",
+            hint="--stack vllm",
         )
     around = Around(version, gpu, gpu_memory_gb, count=count)
     if stack == "advise":
@@ -93,7 +98,7 @@ def defaults(
 def read_text(text: str, around: Around, where: str, *, folder: Path | None = None) -> Current:
     """The configuration in a text of any of the forms. Raises InputError."""
     if len(text) > MOST_BYTES:
-        raise InputError("the text is too long for a configuration", where=where)
+        raise InputError("the text is too long for a configuration", where=where, hint=_HINT)
     if not text.strip():
         raise InputError("there is nothing to read", where=where, hint=_HINT)
     docs = _documents(text, where)
@@ -120,7 +125,7 @@ def _path(source: str) -> Path | None:
     except (OSError, ValueError):
         return None
     if re.fullmatch(r"[\w./\\:~-]+\.(ya?ml|json|sh|py|txt)", source):
-        raise InputError("there is no such file", where=source)
+        raise InputError("there is no such file", where=source, hint=_HINT)
     return None
 
 
@@ -129,7 +134,9 @@ def _file_text(path: Path) -> str:
         with path.open(encoding="utf-8", errors="replace") as file:
             return file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise InputError("the file cannot be read", where=str(path), why=error.strerror) from None
+        raise InputError(
+            "the file cannot be read", where=str(path), why=error.strerror, hint=f"ls -l {path}"
+        ) from None
 
 
 def _documents(text: str, where: str) -> list[dict[Any, Any]] | None:
@@ -140,7 +147,12 @@ def _documents(text: str, where: str) -> list[dict[Any, Any]] | None:
         if re.search(r"(?m)^(apiVersion|kind|services|pools|spec)\s*:", text):
             mark = getattr(error, "problem_mark", None)
             at = where if mark is None else f"{where}, line {mark.line + 1}"
-            raise InputError("not valid YAML", where=at, why=type(error).__name__) from None
+            raise InputError(
+                "not valid YAML",
+                where=at,
+                why=type(error).__name__,
+                hint="mend the YAML, or give the launch line itself",
+            ) from None
         return None
     # A command with JSON in it is a mapping for YAML too, but of a strange key.
     keyed = all(isinstance(doc, dict) and all(_KEY.fullmatch(str(key)) for key in doc) for doc in docs)
@@ -189,7 +201,12 @@ def _engine_config(values: Mapping[Any, Any], where: str) -> EngineConfig:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         key = ".".join(str(part) for part in first["loc"])[:80]
-        raise InputError("not an engine.yaml", where=f"{where}: {key}", why=first["type"]) from None
+        raise InputError(
+            "not an engine.yaml",
+            where=f"{where}: {key}",
+            why=first["type"],
+            hint="advise analyze LOG   (writes one)",
+        ) from None
 
 
 def _of_engine(config: EngineConfig, where: str, *, said: bool) -> Current:
@@ -249,7 +266,7 @@ def _stack(program: Program) -> Stack:
     for stack in _TABLES:
         if stack == program:
             return stack
-    raise InputError(f"{program} is not an engine")
+    raise InputError(f"{program} is not an engine", hint=_HINT)
 
 
 def _with_file(stack: Stack, parsed: Parsed, launch: Launch, folder: Path | None) -> Parsed:
@@ -276,7 +293,11 @@ def _config_values(name: str, launch: Launch, folder: Path | None) -> dict[Any, 
         return None
     docs = _documents(text, base_name(name))
     if docs is None:
-        raise InputError("the config file is not YAML with keys", where=base_name(name))
+        raise InputError(
+            "the config file is not YAML with keys",
+            where=base_name(name),
+            hint="the config file of the engine has `key: value` lines",
+        )
     return docs[0]
 
 

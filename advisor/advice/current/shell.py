@@ -119,7 +119,11 @@ def _simple(text: str) -> Iterator[list[str]]:
             else:
                 words.append(token)
     except ValueError:
-        raise InputError("the command cannot be split into words", why="a quote is not closed") from None
+        raise InputError(
+            "the command cannot be split into words",
+            why="a quote is not closed",
+            hint="close the quote, or give the command in a file",
+        ) from None
     if words:
         yield words
 

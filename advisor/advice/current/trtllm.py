@@ -146,11 +146,16 @@ def split_file(values: Mapping[Any, Any], where: str) -> list[tuple[Parsed, int]
     for key, role in sides:
         server = values.get(key)
         if not isinstance(server, dict):
-            raise InputError(f"{key} is missing", where=where, why="a split names both kinds of servers")
+            raise InputError(
+                f"{key} is missing",
+                where=where,
+                why="a split names both kinds of servers",
+                hint=f"add {key} with its num_instances",
+            )
         rest = {k: v for k, v in server.items() if k not in ("num_instances", "urls", "router")}
         urls = server.get("urls")
         count = server.get("num_instances", len(urls) if isinstance(urls, list) else 1)
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise InputError(f"{key}.num_instances is not a count", where=where)
+            raise InputError(f"{key}.num_instances is not a count", where=where, hint="num_instances: 1")
         pools.append((parse_file({**shared, **rest, "server_role": role}, where), count))
     return pools

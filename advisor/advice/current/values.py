@@ -63,7 +63,7 @@ def convert(stack: Stack, knob: Knob, value: Any, by: str) -> Given:
     if knob.kind == "json":
         return Given(None, by, _json(value, by))
     if isinstance(value, list | dict):
-        raise InputError(f"{by} is not understood", why="one value is expected")
+        raise InputError(f"{by} is not understood", why="one value is expected", hint="give one value")
     text = str(value).strip()
     if knob.kind == "text":
         return Given(without_userinfo(text), by)
@@ -77,9 +77,17 @@ def convert(stack: Stack, knob: Knob, value: Any, by: str) -> Given:
             hint = "replace the variable by its value"
         raise InputError(f"{by}: {shown(text)} is not {what}", why=f"{title} takes {what} here", hint=hint)
     if not isinstance(number, bool) and number < knob.least and number != -1:
-        raise InputError(f"{by}: {number:g} is too small", why=f"the least is {knob.least:g}")
+        raise InputError(
+            f"{by}: {number:g} is too small",
+            why=f"the least is {knob.least:g}",
+            hint="look at the launch line: the engine would refuse this",
+        )
     if not isinstance(number, bool) and number > knob.most:
-        raise InputError(f"{by}: {number:g} is too large", why=f"the most is {knob.most:g}")
+        raise InputError(
+            f"{by}: {number:g} is too large",
+            why=f"the most is {knob.most:g}",
+            hint="look at the launch line: the engine would refuse this",
+        )
     return Given(number, by)
 
 
@@ -107,5 +115,5 @@ def _json(value: Any, by: str) -> Json:
         except (ValueError, RecursionError):
             raise InputError(f"{by} is not JSON", hint="quote it in single quotes") from None
     if not isinstance(value, dict):
-        raise InputError(f"{by} is not a JSON object")
+        raise InputError(f"{by} is not a JSON object", hint='{"key": value}, in single quotes')
     return value

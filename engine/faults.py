@@ -12,8 +12,15 @@ from typing import Literal, NamedTuple
 from engine.errors import InputError
 from engine.step import Executor, Handle, Step, StepResult
 
-SLOW_STEPS, FAIL, CORRUPT, SLOW_LINK = "slow-steps", "transfer-fail", "transfer-corrupt", "slow-link"
-_FROM_TO = {SLOW_STEPS: (1.0, 100.0), FAIL: (0.0, 1.0), CORRUPT: (0.0, 1.0), SLOW_LINK: (1e3, 1e12)}
+SLOW_STEPS, SLOW_LINK, LINK_RATE = "slow-steps", "slow-link", "link-rate"
+FAIL, CORRUPT = "transfer-fail", "transfer-corrupt"
+_FROM_TO = {
+    SLOW_STEPS: (1.0, 100.0),
+    SLOW_LINK: (1.0, 1000.0),
+    LINK_RATE: (1e3, 1e12),
+    FAIL: (0.0, 1.0),
+    CORRUPT: (0.0, 1.0),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +51,20 @@ class TransferFaults:
     """Faults of the link that KV is pulled over, for `engine.transfer.puller.Puller`; several threads may ask.
 
     `fail` and `corrupt` are shares of the pulls, drawn from `seed`. `counts` says what was drawn.
+    A link with `bytes_per_s` carries no more than that, one that is `slower` takes so many times as long.
     """
 
     def __init__(
-        self, *, fail: float = 0.0, corrupt: float = 0.0, bytes_per_s: float | None = None, seed: int = 0
+        self,
+        *,
+        fail: float = 0.0,
+        corrupt: float = 0.0,
+        bytes_per_s: float | None = None,
+        slower: float = 1.0,
+        seed: int = 0,
     ) -> None:
         self.bytes_per_s = bytes_per_s
+        self.slower = slower
         self.counts: Counter[Literal["fail", "corrupt"]] = Counter()
         self._fail, self._corrupt = fail, corrupt
         self._random = Random(seed)
@@ -77,17 +92,24 @@ def slow_factor(fault: str | None) -> float:
     return value if kind == SLOW_STEPS else 1.0
 
 
-def transfer_faults(fault: str | None, *, seed: int) -> TransferFaults | None:
-    """What `--fault` does to pulls: `transfer-fail:SHARE`, `transfer-corrupt:SHARE`, `slow-link:BYTES_PER_S`.
+def link_factor(fault: str | None) -> float:
+    """How many times as long a copy of KV takes by `--fault slow-link:FACTOR`; 1 without that fault."""
+    kind, value = _parsed(fault)
+    return value if kind == SLOW_LINK else 1.0
 
-    None without such a fault.
+
+def transfer_faults(fault: str | None, *, seed: int) -> TransferFaults | None:
+    """What `--fault` does to pulls: `slow-link:FACTOR`, `link-rate:BYTES_PER_S`, `transfer-fail:SHARE` or
+    `transfer-corrupt:SHARE`. None without such a fault.
     """
     kind, value = _parsed(fault)
     if kind == FAIL:
         return TransferFaults(fail=value, seed=seed)
     if kind == CORRUPT:
         return TransferFaults(corrupt=value, seed=seed)
-    return TransferFaults(bytes_per_s=value) if kind == SLOW_LINK else None
+    if kind == SLOW_LINK:
+        return TransferFaults(slower=value)
+    return TransferFaults(bytes_per_s=value) if kind == LINK_RATE else None
 
 
 class _Fault(NamedTuple):
