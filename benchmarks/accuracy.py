@@ -49,10 +49,9 @@ from advisor.simulation.slo import Slo  # noqa: E402
 from advisor.validation import metrics  # noqa: E402
 from advisor.validation.options import Options  # noqa: E402
 from advisor.validation.planned import Planned, planned  # noqa: E402
-from advisor.validation.record import Record  # noqa: E402
 from advisor.validation.result import Result  # noqa: E402
 from advisor.validation.simulated import simulated  # noqa: E402
-from advisor.validation.validate import validate  # noqa: E402
+from advisor.validation.validate import sent, validate  # noqa: E402
 from advisor.validation.window import WARM_SHARE, Window, select  # noqa: E402
 from benchmarks._accuracy_results import (  # noqa: E402
     FACTORS,
@@ -146,30 +145,21 @@ def _run_load(ready: Ready, results: Results, measure: Measure, url: str, factor
 
 def measured(ready: Ready, url: str, factor: float, repeat: int, tried: int, fewest: int) -> RunRecord:
     """One replay of a window of the log at a load, and the simulation of what it sent."""
-    plan, windows = ready.plan, list[Window]()
-
-    def heard(window: Window, _records: Sequence[Record]) -> None:
-        windows.append(window)
-
+    plan = ready.plan
     rate_rps = factor * plan.goodput_rps
     spec = window_of(plan, SPARE * fewest / REPEATS / rate_rps, repeat)
     own = select(ready.trace, spec)  # its rate is not that of the whole log
     began = time.monotonic()
-    result = validate(
-        ready.trace,
-        url=url,
-        slo=ready.slo,
-        window=spec,
-        options=Options(
-            rate=rate_rps * own.length_s / len(own),
-            cache="warm",
-            block_size=ready.what.config.pools[0].block_size,
-            seed=_seed(plan, factor, repeat, tried),
-            cores=usable_cores(),
-            predict=heard,
-        ),
+    options = Options(
+        rate=rate_rps * own.length_s / len(own),
+        cache="warm",
+        block_size=ready.what.config.pools[0].block_size,
+        seed=_seed(plan, factor, repeat, tried),
+        cores=usable_cores(),
     )
-    figures = [_good(ready, windows, result, factor) for factor in (1.0, 1 + MOVED, 1 - MOVED)]
+    result = validate(ready.trace, url=url, slo=ready.slo, window=spec, options=options)
+    window = sent(ready.trace, spec, None, options)
+    figures = [_good(ready, window, result, factor) for factor in (1.0, 1 + MOVED, 1 - MOVED)]
     return _record(ready, factor, repeat, result, figures, time.monotonic() - began)
 
 
@@ -198,11 +188,10 @@ class Figures:
     tpot_p90_s: float | None
 
 
-def _good(ready: Ready, windows: Sequence[Window], result: Result, times: float) -> Figures:
+def _good(ready: Ready, window: Window, result: Result, times: float) -> Figures:
     """The mean of simulations of the replayed window, with every step `times` as long."""
-    if not windows:  # interrupted
+    if result.end != "complete":
         return Figures(0.0, None, None)
-    [window] = windows
     rng, found = np.random.default_rng(0), []
     records = [one.undilated() for one in result.records]
     for _ in range(DRAWS):

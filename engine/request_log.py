@@ -35,6 +35,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from engine.errors import InputError
+from engine.recent import RecentMap
 
 BLOCK_TOKENS = 16
 MOST_BLOCKS = 1 << 19
@@ -67,35 +68,23 @@ class Ended(NamedTuple):
 
 
 class Ordinals:
-    """Numbers keys in order of first use, and keeps the `most` that were used last, or at least half as many.
-
-    Two generations stand for the order of use: a key moves to the young one when it is used, and when that
-    holds half of `most` the old one is dropped.
-    """
+    """Numbers keys in order of first use, and remembers about the `most` that were used last."""
 
     def __init__(self, most: int) -> None:
-        self._half = max(1, most // 2)
-        self._young: dict[bytes, int] = {}
-        self._old: dict[bytes, int] = {}
+        self._known = RecentMap[bytes](most)
         self._next = 0
 
     def __len__(self) -> int:
-        return len(self._young) + len(self._old)
+        return len(self._known)
 
     def of(self, keys: Iterable[bytes]) -> list[int]:
-        """The ordinals of a chain of keys. It is used as a whole, so no key outlives those that lead to it."""
-        young, old, found = self._young, self._old, []
-        for key in keys:
-            value = young.get(key)
-            if value is None:
-                value = old.pop(key, None)
-                if value is None:
-                    value, self._next = self._next, self._next + 1
-                young[key] = value
-            found.append(value)
-        if len(young) >= self._half:
-            self._old, self._young = young, {}
-        return found
+        """The ordinals of a chain of keys; all behind the first new one are new."""
+        chain = list(keys)
+        found = self._known.leading(chain)
+        new = range(self._next, self._next + len(chain) - len(found))
+        self._known.put(chain[len(found) :], new)
+        self._next = new.stop
+        return [*found, *new]
 
 
 class Rows:

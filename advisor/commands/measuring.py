@@ -69,6 +69,7 @@ def validate(
     yes: asking.Yes = False,
 ) -> int:
     """Replay a window of the traffic, say whether the latency targets are kept, and write the report."""
+    from advisor.deploy.launch import find
     from advisor.report.progress import progress
     from advisor.report.verdict import ReplayTalk, show_results
     from advisor.units import parse_seconds
@@ -98,7 +99,7 @@ def validate(
     )
     with progress(talk(), "replaying") as advance:
         result = validate_plan(wanted, options, ReplayTalk(talk(), advance))
-    write_page((what or Path("advise-out")) if what is None or what.is_dir() else what.parent)
+    write_page(find(what).folder)
     if json:
         typer.echo(result.model_dump_json(indent=2))
     else:

@@ -148,6 +148,9 @@ def _figures(result: Result) -> Grid:
 def _show_prediction(console: Console, result: Result) -> None:
     grid = measured.predicted(result)
     if grid is None or result.predicted is None:
+        if result.not_predicted is not None:
+            console.print()
+            row(console, "", f"nothing is predicted: {result.not_predicted}")
         return
     console.print()
     show_grid(console, grid, ["yellow" if measured.off(one) else "" for one in result.predicted.rows])

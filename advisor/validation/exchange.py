@@ -25,6 +25,7 @@ class Exchange:
     session: int | None = None
     turn: int | None = None
     slo_class: str | None = None
+    copy: int = 0
     held_ns: int = 0  # after `due_ns`, while the turn before went on
     status: Status = "unsent"
     send_ns: int | None = None
@@ -98,4 +99,5 @@ class Exchange:
             session=self.session,
             turn=self.turn,
             slo_class=self.slo_class,
+            copy=self.copy,
         )

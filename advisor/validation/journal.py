@@ -40,7 +40,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     slo: dict[str, Any]
     start_unix_s: float
     stage: str = ""  # of a search: what the rate was tried for
-    search_digest: str = ""  # of a search: the window at the log's own rate
+    search_digest: str = ""  # of a search: of the window at the log's own rate
 
 
 class Part(msgspec.Struct, frozen=True):

@@ -47,7 +47,6 @@ class Options:
     model: str | None = None  # which of the endpoint's models; None: its only one
     tokenizer: str | None = None  # of an endpoint that takes text only: a folder or a name
     usd_per_hour: float | None = None  # of all devices behind the endpoint
-    most_rps: float | None = None  # half of what the client can send here; None: not measured
     cores: int | None = None  # of this machine that the endpoint's instances run on; None: not known
     journal: Path | None = None  # where each record is written as it ends
     resume: bool = False  # go on where the journal's run was interrupted

@@ -50,6 +50,7 @@ class Record:
     session: int | None = None  # number of the session in the window; None: a request of its own
     turn: int | None = None  # 0 for the first of its session
     slo_class: str | None = None  # whose latency targets it has; None: the default ones
+    copy: int = 0  # which copy of the row, at a rate above the log's; 0: the request itself
     time_scale: float = 1.0  # these times are so many times longer than those of what was emulated
 
     def undilated(self) -> Record:
@@ -73,6 +74,11 @@ class Record:
             t_done=shorter(self.t_done),
             time_scale=1.0,
         )
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Which request of the window it is, in every replay of it: a row of the log, and the copy."""
+        return self.row, self.copy
 
     @property
     def t_due(self) -> float:

@@ -44,6 +44,7 @@ class Due:
     session: int | None = None
     turn: int | None = None
     slo_class: str | None = None
+    copy: int = 0
     after: int | None = None  # place in the schedule of the request that must have ended first; an earlier one
 
 
@@ -113,6 +114,7 @@ def _exchange(due: Due) -> Exchange:
         due.session,
         due.turn,
         due.slo_class,
+        due.copy,
     )
 
 

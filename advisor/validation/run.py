@@ -56,6 +56,7 @@ class Traffic:
     window: Window
     seed: int
     digest: str  # of the window, all of it
+    searched: str = ""  # of a search: the digest of the window at the log's own rate
     stage: str = ""
     factor: float = 1.0
     kept: tuple[Record, ...] = ()
@@ -98,12 +99,13 @@ async def run_once(
     schedule = _schedule(window, site, prompts, options)
     prompts = site.form.as_seen(prompts)
     lead_s = window.lead_s * endpoint.time_scale
+    judged = {window.key(place) for place in np.flatnonzero(window.judged).tolist()}
     if journal is not None:
         journal.begin(_header(site, traffic, slo, options))
         journal.add_all(traffic.kept)
 
     def ended(record: Record) -> bool:
-        if record.t_sched < lead_s:
+        if record.key not in judged:  # of the warm-up
             return False
         record = _placed(record, lead_s, endpoint.time_scale)
         if journal is not None:
@@ -120,27 +122,27 @@ async def run_once(
             schedule, client, tick=progress.tick, ended=ended, send_delay_s=options.send_delay_s
         )
         if others is not None:
-            if outcome.end == "interrupted":
-                others.cancel()
-            await asyncio.wait({others})
-            if not others.cancelled():
-                others.result()
+            await _finished(others, cancel=outcome.end == "interrupted")
         after = await _after(endpoint.url, options, outcome)
-    judged = window.judged
-    records = [
-        _placed(record, lead_s, endpoint.time_scale)
-        for record, of_window in zip(outcome.records, judged.tolist(), strict=True)
-        if of_window
-    ]
+    records = (record for record in outcome.records if record.key in judged)
     return Ran(
         traffic,
-        (*traffic.kept, *records),
+        (*traffic.kept, *(_placed(record, lead_s, endpoint.time_scale) for record in records)),
         outcome.end,
         outcome.start_unix_s + lead_s,
         outcome.start_ns + int(lead_s * 1e9),
-        expected_cached_tokens(prompts, options.block_size)[judged],
+        expected_cached_tokens(prompts, options.block_size)[window.judged],
         Meanwhile(before, after),
     )
+
+
+async def _finished(others: asyncio.Task[None], *, cancel: bool) -> None:
+    """Wait for what ran beside the replay; what it raised is raised here."""
+    if cancel:
+        others.cancel()
+    await asyncio.wait({others})
+    if not others.cancelled():
+        others.result()
 
 
 def _placed(record: Record, lead_s: float, time_scale: float) -> Record:
@@ -171,6 +173,7 @@ def _schedule(window: Window, site: Site, prompts: list[Tokens], options: Option
             session=int(window.session[i]),
             turn=int(turn[i]),
             slo_class=named[i],
+            copy=int(window.copies[i]),
             after=int(window.parent[i]) if causal and window.parent[i] >= 0 else None,
         )
         for i, prompt in enumerate(site.form.write(prompts))
@@ -202,7 +205,7 @@ def _header(site: Site, traffic: Traffic, slo: Slo, options: Options) -> Header:
         slo=slo.model_dump(),
         start_unix_s=time.time(),
         stage=traffic.stage,
-        search_digest=traffic.digest if traffic.stage else "",
+        search_digest=traffic.searched,
     )
 
 
@@ -213,8 +216,7 @@ def result_of(site: Site, ran: Ran, slo: Slo, options: Options) -> Result:
     score = metrics.score(records, slo, window.length_s, own)
     latencies = metrics.latencies(records)
     proof = evidence_of(records, slo, own)
-    cached = _cached(ran, site.form, options.block_size)
-    judged = _gates(site, ran, records, latencies, slo, cached)
+    judged = gates_of(site, ran, records, slo, options)
     scores = by_class(records, slo, options.classes, window.length_s)
     word, reason = verdict.decide(
         score, latencies, slo, proof, judged, classes=scores, emulates=endpoint.emulates
@@ -232,7 +234,7 @@ def result_of(site: Site, ran: Ran, slo: Slo, options: Options) -> Result:
         evidence=proof,
         classes=scores,
         latencies=latencies,
-        cached=cached,
+        cached=_cached(ran, site.form, options.block_size),
         tokens_per_chunk=metrics.tokens_per_chunk(records),
         gates=judged,
         predicted=predicted if isinstance(predicted, Predicted) else None,
@@ -245,15 +247,12 @@ def result_of(site: Site, ran: Ran, slo: Slo, options: Options) -> Result:
     )
 
 
-def _gates(
-    site: Site,
-    ran: Ran,
-    records: Sequence[Record],
-    latencies: metrics.Latencies,
-    slo: Slo,
-    cached: Cached | None,
+def gates_of(
+    site: Site, ran: Ran, records: Sequence[Record], slo: Slo, options: Options
 ) -> tuple[gates.Gate, ...]:
-    judged = gates.judge(records, latencies, slo, ran.end)
+    """Every gate of a replay; `records` are those that it is to be judged by, undilated."""
+    judged = gates.judge(records, metrics.latencies(records), slo, ran.end)
+    cached = _cached(ran, site.form, options.block_size)
     if cached is not None:
         judged += (gates.cache(cached.measured_tokens, cached.expected_tokens, cached.prompt_tokens),)
     if site.endpoint.oversubscribed:

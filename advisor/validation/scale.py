@@ -42,6 +42,7 @@ def scale_window(window: Window, factor: float, how: Scale, seed: int) -> Window
         due_s=drawn.load.arrival_s,
         session=drawn.load.session,
         parent=drawn.load.parent,
+        copies=drawn.copies,
         scaled=(
             *window.scaled,
             f"whole sessions {'left out' if factor < 1 else 'copied'}: {factor:.3g} times the rate",

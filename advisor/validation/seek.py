@@ -16,15 +16,15 @@ import numpy as np
 from advisor.advice.target import Objective
 from advisor.logs.trace import Trace
 from advisor.simulation.slo import Slo
-from advisor.validation import gates, loop, metrics, roofline
+from advisor.validation import loop, metrics, roofline
 from advisor.validation.classes import slos
 from advisor.validation.journal import Journal, read_journal
 from advisor.validation.options import Options, Progress, Silent
-from advisor.validation.probing import Judgement, judge_attainment, judge_capacity
+from advisor.validation.probing import Judgement, judge_attainment, judge_capacity, probe_seconds
 from advisor.validation.record import Record
 from advisor.validation.refuse import peak_rate
 from advisor.validation.result import Result
-from advisor.validation.run import Ran, Site, Traffic, result_of, run_once
+from advisor.validation.run import Ran, Site, Traffic, gates_of, result_of, run_once
 from advisor.validation.scale import scale_window
 from advisor.validation.search import MOST_PROBES, Probe, Stage, find_goodput
 from advisor.validation.statistics import Sequential
@@ -99,6 +99,7 @@ class _Seeking:
         if ran.end == "interrupted":
             return result
         first = self._judged(ran, 1.0, 0, "log")
+        short = self._too_short(result)
         predicted = self._sought.predicted_rps
         search = find_goodput(
             self._probe,
@@ -110,8 +111,18 @@ class _Seeking:
             predicted_rps=predicted,
             done=(first, *done),
         )
+        if short is not None:
+            search = search.model_copy(update={"why": f"{search.why}; {short}"})
         end = "interrupted" if search.end == "interrupted" else result.end
         return result.model_copy(update={"search": search, "end": end})
+
+    def _too_short(self, result: Result) -> str | None:
+        """Whether replays of this window are shorter than those that tell much."""
+        e2e, length_s = result.latencies.e2e, result.replayed.length_s
+        wanted_s = probe_seconds(self._rate_rps, 0.0 if e2e is None else e2e.p99, self._slo.attainment)
+        if length_s >= wanted_s:
+            return None
+        return f"each replay was of {length_s:.0f} s, and {wanted_s:.0f} s would tell more"
 
     def _highest(self) -> float:
         """The highest factor: by the user's limit, and half of what this client can send."""
@@ -137,7 +148,15 @@ class _Seeking:
         window = scale_window(traffic.window, factor, options.scale, draw)
         content = (traffic.seed + self._runs) % 2**32
         self._runs += 1
-        traffic = replace(traffic, window=window, seed=content, stage=stage, factor=options.rate * factor)
+        traffic = replace(
+            traffic,
+            window=window,
+            seed=content,
+            digest=window.digest(),
+            searched=traffic.digest,
+            stage=stage,
+            factor=options.rate * factor,
+        )
         one = run_once(
             self._site,
             traffic,
@@ -186,10 +205,7 @@ class _Seeking:
     def _wrong(self, ran: Ran, records: list[Record]) -> str | None:
         """Why a probe's measurement cannot be trusted; None where it can. An early end left the rest unsent."""
         sent = [record for record in records if record.t_send is not None] or records
-        latencies = metrics.latencies(sent)
-        judged = gates.judge(sent, latencies, self._slo, ran.end)
-        if self._site.endpoint.emulates is not None:
-            judged += (gates.clock_lag(*ran.meanwhile.clock()),)
+        judged = gates_of(self._site, ran, sent, self._slo, self._options)
         red = [gate for gate in judged if gate.colour == "red" and gate.name in _OURS]
         return "; ".join(f"{gate.name}: {gate.text}" for gate in red) or None
 

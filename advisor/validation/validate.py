@@ -61,7 +61,7 @@ async def _validate(
     site = await reach(url, options)
     traffic = choose(trace, spec, site, options)
     progress.cost(cost_of(traffic, site, options))
-    with journal_of(options, fresh=not traffic.kept) as journal:
+    with journal_of(options, fresh=not options.resume) as journal:
         ran = await run_once(site, traffic, slo, options, progress, journal, beside=strike)
     result = result_of(site, ran, slo, options)
     if strike is None:
@@ -83,15 +83,20 @@ async def reach(url: str, options: Options, *, search: bool = False) -> Site:
 
 
 def choose(trace: Trace, spec: str, site: Site, options: Options) -> Traffic:
-    """What a validation sends: the window as it can be sent, or what an interrupted one left of it.
-
-    Raises MachineError where the window cannot be sent and `fit` forbids to scale it.
-    """
+    """What a validation sends: the window, or what an interrupted one left of it. Raises as `sent`."""
     seed = secrets.randbits(32) if options.seed is None else options.seed
-    window = select(trace, spec, warm_up_s=_warm_up_s(trace, spec, options), seed=options.seed or 0)
-    window = scale_window(_fit(window, site, options), options.rate, options.scale, options.seed or 0)
+    window = sent(trace, spec, site.endpoint.max_len, options)
     traffic = Traffic(window, seed, window.digest(), factor=options.rate)
     return _rest(traffic, options) if options.resume else traffic
+
+
+def sent(trace: Trace, spec: str, max_len: int | None, options: Options) -> Window:
+    """The window as it is sent to a model of `max_len` tokens: by the same options always the same.
+
+    Raises MachineError where it cannot be sent and `fit` forbids to scale it.
+    """
+    window = select(trace, spec, warm_up_s=_warm_up_s(trace, spec, options), seed=options.seed or 0)
+    return scale_window(_fit(window, max_len, options), options.rate, options.scale, options.seed or 0)
 
 
 def _warm_up_s(trace: Trace, spec: str, options: Options) -> float:
@@ -102,9 +107,8 @@ def _warm_up_s(trace: Trace, spec: str, options: Options) -> float:
     return WARM_SHARE * select(trace, spec, seed=options.seed or 0).length_s
 
 
-def _fit(window: Window, site: Site, options: Options) -> Window:
+def _fit(window: Window, max_len: int | None, options: Options) -> Window:
     """The window as it can be sent. Raises MachineError where it cannot and `fit` forbids to scale it."""
-    max_len = site.endpoint.max_len
     if max_len is not None:
         if "lengths" in options.fit:
             window = fit_lengths(window, max_len)
@@ -125,10 +129,10 @@ def _rest(traffic: Traffic, options: Options) -> Traffic:
     so that what was sent already is in no cache.
     """
     window = traffic.window
-    kept = [record for record in _interrupted(traffic, options).records if record.status not in OPEN]
-    ended = {record.row for record in kept}
-    judged = np.flatnonzero(window.judged)
-    left = [place for place in judged.tolist() if int(window.rows[place]) not in ended]
+    part = _interrupted(traffic, options)
+    kept = [record for record in part.records if record.status not in OPEN]
+    ended = {record.key for record in kept}
+    left = [place for place in np.flatnonzero(window.judged).tolist() if window.key(place) not in ended]
     if not left:
         raise InputError("the run in the journal came to its end", hint="advise report")
     from_s = float(window.due_s[left[0]])
@@ -137,6 +141,7 @@ def _rest(traffic: Traffic, options: Options) -> Traffic:
     return replace(
         traffic,
         window=replace(rest, judged_from_s=from_s),
+        seed=traffic.seed if traffic.seed != part.header.seed else (traffic.seed + 1) % 2**32,
         kept=tuple(record for record in _by_arrival(kept) if record.undilated().t_sched < from_s),
     )
 

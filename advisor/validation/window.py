@@ -39,6 +39,7 @@ class Window:
     length_s: float  # of the window, seconds; stretched with the arrivals
     session: IntColumn  # a number; a request without a session is one of its own
     parent: IntColumn  # place in these columns of the turn before, -1 for none
+    copies: IntColumn  # which copy of its row each is, at a rate above the log's; 0: the request itself
     judged_from_s: float = 0.0
     from_s: float = 0.0  # where the window begins, seconds after the log's first arrival
     scaled: tuple[str, ...] = ()  # what `--fit` or `--rate` changed, one sentence each
@@ -69,7 +70,12 @@ class Window:
             due_s=self.due_s[chosen],
             session=self.session[chosen],
             parent=place[self.parent[chosen]],
+            copies=self.copies[chosen],
         )
+
+    def key(self, place: int) -> tuple[int, int]:
+        """Which request is at this place: `Record.key` of its record."""
+        return int(self.rows[place]), int(self.copies[place])
 
     def only_judged(self) -> Window:
         """Without the warm-up."""
@@ -124,6 +130,7 @@ def select(trace: Trace, spec: str = DEFAULT_WINDOW, *, warm_up_s: float = 0.0, 
         length_s,
         session,
         parent,
+        np.zeros(len(known), dtype=np.int64),
         from_s=from_s,
         left_out=last - first - in_window,
         tick_s=tick_s,

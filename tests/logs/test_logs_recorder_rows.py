@@ -19,8 +19,9 @@ from helpers.recorded import CHAT, chat, event, rows
 from advisor.logs.read import read
 from advisor.logs.recorder.exchange import Counts, Exchange, count_usage, read_counts
 from advisor.logs.recorder.files import TraceFiles
-from advisor.logs.recorder.prefix import BLOCK_TOKENS, UNIT_BYTES, PrefixIds, RecentMap
+from advisor.logs.recorder.prefix import BLOCK_TOKENS, UNIT_BYTES, PrefixIds
 from advisor.logs.recorder.writer import TraceWriter
+from engine.recent import RecentMap
 from engine.text import Tokenizer
 
 
@@ -213,7 +214,7 @@ def test_ids_are_chained_whatever_lengths_are_told() -> None:
 
 
 def test_what_is_used_is_kept() -> None:
-    recent = RecentMap(100)
+    recent = RecentMap[int](100)
     recent.put([-1], [7])
     for key in range(1000):
         recent.put([key], [key])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
@@ -24,10 +25,12 @@ from helpers.results import (
     scenario,
 )
 from pydantic import BaseModel
+from rich.console import Console
 
 from advisor.advice.analysis import Analysis
 from advisor.logs.trace import Labels, Trace
 from advisor.report.html import render, write_report
+from advisor.report.verdict import show_results
 from advisor.validation.result import Result
 from engine.resources import data_folder
 
@@ -395,3 +398,13 @@ def test_neither_the_commands_nor_the_entry_point_load_matplotlib() -> None:
     modules = "advisor.cli, advisor.report.html, advisor.report.verdict"
     code = f"import sys, {modules}; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_why_nothing_is_predicted_is_said_on_the_page_and_on_the_screen() -> None:
+    result = make_result(make_records()).model_copy(
+        update={"predicted": None, "not_predicted": "engine.yaml was edited"}
+    )
+    assert "engine.yaml was edited" in render(analysis=None, trace=None, result=result)
+    screen = io.StringIO()
+    show_results(Console(file=screen, width=100), {"measured": result})
+    assert "nothing is predicted: engine.yaml was edited" in screen.getvalue()

@@ -47,18 +47,22 @@ def one_session(requests: int, rate: float) -> Trace:
 
 def test_the_warm_up_is_sent_and_not_judged(tmp_path: Path) -> None:
     journal, heard = tmp_path / "requests.jsonl", Heard()
+    # Arrivals at odd times: a schedule in nanoseconds begins the window a little before or after its start.
+    arrivals = np.cumsum(np.random.default_rng(2).uniform(0.01, 0.04, 60))
+    trace = replace(steady_trace(60, 40.0), arrival_s=arrivals - arrivals[0])
+    start_s = float(trace.arrival_s[40])
     with fake_server(FAST) as url:
         options = Options(seed=1, cache="warm", warm_up_s=0.5, journal=journal)
-        result = validate(
-            steady_trace(60, 40.0), url=url, slo=LOOSE, window="1..10", options=options, progress=heard
-        )
-    assert (result.score.requests, result.replayed.warm_up_requests, result.replayed.cache) == (20, 20, "warm")
+        result = validate(trace, url=url, slo=LOOSE, window=f"{start_s!r}..10", options=options, progress=heard)
+    before = int(np.count_nonzero((arrivals < arrivals[40]) & (arrivals >= arrivals[40] - 0.5)))
+    warmed = result.replayed.warm_up_requests
+    assert (result.score.requests, warmed, result.replayed.cache) == (20, before, "warm")
     assert [record.row for record in result.records] == list(range(40, 60))
     assert min(record.t_sched for record in result.records) == pytest.approx(0, abs=1e-6)
     [run] = read_journal(journal)
     assert sorted(record.row for record in run.records) == list(range(40, 60))
     [cost] = heard.costs
-    assert (cost.requests, cost.warm_up_requests) == (20, 20)  # type: ignore[attr-defined]
+    assert (cost.requests, cost.warm_up_requests) == (20, before)  # type: ignore[attr-defined]
 
 
 def test_causal_turns_wait_for_the_one_before_and_their_wait_is_no_lag() -> None:
@@ -89,9 +93,10 @@ def test_an_interrupted_run_goes_on_from_its_first_request_without_an_outcome(tm
         with Journal(journal) as again:
             again.begin(run.header)
             again.add_all(cut)
-        result = validate(
-            trace, url=url, slo=LOOSE, window="all", options=replace(options, seed=2, resume=True)
-        )
+        result = validate(trace, url=url, slo=LOOSE, window="all", options=replace(options, resume=True))
+    assert result.replayed.seed != whole.replayed.seed  # what was sent before is in no cache
+    last = read_journal(journal)[-1]
+    assert sorted(record.row for record in last.records) == list(range(40))
     assert (result.replayed.resumed, result.score.requests, result.score.good) == (25, 40, 40)
     assert result.replayed.warm_up_requests == 10
     assert [record.row for record in result.records] == list(range(40))
@@ -101,6 +106,22 @@ def test_an_interrupted_run_goes_on_from_its_first_request_without_an_outcome(tm
     assert result.predicted is None
     with pytest.raises(InputError, match="came to its end"), fake_server(FAST) as url:
         validate(trace, url=url, slo=LOOSE, window="all", options=replace(options, resume=True))
+
+
+def test_copies_of_one_request_are_told_apart_when_a_run_goes_on(tmp_path: Path) -> None:
+    journal, trace = tmp_path / "requests.jsonl", steady_trace(20, 20.0)
+    options = Options(seed=1, journal=journal, rate=3.0, warm_up_s=0.1)
+    with fake_server(FAST) as url:
+        validate(trace, url=url, slo=LOOSE, window="all", options=options)
+        [run] = read_journal(journal)
+        assert len({record.key for record in run.records}) == 60 > len({record.row for record in run.records})
+        ended = sorted(run.records, key=lambda record: record.t_sched)[:30]
+        with Journal(journal) as again:
+            again.begin(run.header)
+            again.add_all(ended)
+        result = validate(trace, url=url, slo=LOOSE, window="all", options=replace(options, resume=True))
+    assert (result.replayed.resumed, result.score.requests) == (30, 60)
+    assert len({record.key for record in result.records}) == 60
 
 
 def test_only_the_same_traffic_is_resumed(tmp_path: Path) -> None:
@@ -163,6 +184,13 @@ def test_a_search_is_journalled_and_goes_on_where_it_was(
     assert again.search is not None
     assert again.search.probes[1:] == search.probes[1:]
     assert len(read_journal(journal)) == len(parts) + 1  # only the log's own rate was replayed again
+    assert "would tell more" in search.why  # one second of requests
+    with Journal(journal) as halfway:  # a search that was interrupted is no run at the log's rate to go on from
+        halfway.begin(parts[2].header)
+    with fake_server(FAST) as url, pytest.raises(InputError, match="other traffic"):
+        validate(
+            steady_trace(40, 40.0), url=url, slo=LOOSE, window="all", options=replace(options, resume=True)
+        )
 
 
 class Unknown:

@@ -12,11 +12,11 @@ shared prefix may then look new, never a new one shared.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 
 import numpy as np
 
 from advisor.logs.trace import IntColumn
+from engine.recent import RecentMap
 
 BLOCK_TOKENS = 16
 UNIT_BYTES = 32
@@ -25,50 +25,11 @@ _BLOCK = BLOCK_TOKENS * _SCALE
 _TURN = 64  # units
 
 
-class RecentMap:
-    """A map from keys to numbers that keeps the `most` keys that were used last, or at least half as many.
-
-    Two generations stand for the order of use: a key moves to the young one when it is used, and when that
-    holds half of `most` the old one is dropped.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._half = max(1, most // 2)
-        self._young: dict[int, int] = {}
-        self._old: dict[int, int] = {}
-
-    def __len__(self) -> int:
-        return len(self._young) + len(self._old)
-
-    def leading(self, keys: Iterable[int]) -> list[int]:
-        """The numbers of the leading keys that are known; they count as used."""
-        young, old, found = self._young, self._old, []
-        for key in keys:
-            value = young.get(key)
-            if value is None:
-                value = old.pop(key, None)
-                if value is None:
-                    break
-                young[key] = value
-            found.append(value)
-        self._age()
-        return found
-
-    def put(self, keys: Iterable[int], values: Iterable[int]) -> None:
-        """Set the numbers of keys."""
-        self._young.update(zip(keys, values, strict=True))
-        self._age()
-
-    def _age(self) -> None:
-        if len(self._young) >= self._half:
-            self._old, self._young = self._young, {}
-
-
 class PrefixIds:
     """Gives equal prefixes equal ids. `most` is how many units of bytes it remembers."""
 
     def __init__(self, most: int, secret: int) -> None:
-        self._units = RecentMap(most)  # key -> first block of the unit, and the tokens up to its end
+        self._units = RecentMap[int](most)  # key -> first block of the unit, and the tokens up to its end
         self._secret = secret
         self._next = 0
 

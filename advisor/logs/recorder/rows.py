@@ -17,9 +17,10 @@ import numpy as np
 from advisor.logs.prompts import find_prompt
 from advisor.logs.record import Prompt, UnusableError
 from advisor.logs.recorder.exchange import Counts, Exchange, read_counts
-from advisor.logs.recorder.prefix import BLOCK_TOKENS, PrefixIds, RecentMap
+from advisor.logs.recorder.prefix import BLOCK_TOKENS, PrefixIds
 from advisor.logs.text import TextEncoder
 from engine.errors import InputError
+from engine.recent import RecentMap
 
 ASSUMED_BYTES = 4.0  # per token, until an answer has counted a prompt
 _TOKEN_BYTES = 4
@@ -39,7 +40,7 @@ class Rows:
     def __init__(self, encoder: TextEncoder | None, *, most_units: int, secret: int, name: str) -> None:
         self._encoder = encoder
         self._ids = PrefixIds(most_units, secret)
-        self._labels = {kind: RecentMap(_MOST_LABELS) for kind in ("client", "session")}
+        self._labels = {kind: RecentMap[int](_MOST_LABELS) for kind in ("client", "session")}
         self._labelled: Counter[str] = Counter()
         self._name = name
         self._models: set[str] = set()

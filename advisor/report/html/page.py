@@ -152,6 +152,10 @@ def _run(result: Result, records: Sequence[Record]) -> list[Part]:
     if result.predicted is not None:
         advice = () if result.predicted.advice is None else (_sentence(result.predicted.advice),)
         found.append(Part("Predicted and measured", advice, grid=measured.predicted(result)))
+    elif result.not_predicted is not None:
+        found.append(
+            Part("Predicted and measured", (_sentence(f"nothing is predicted: {result.not_predicted}"),))
+        )
     if result.fault is not None:
         found.append(Part("The fault and its cost", tuple(map(_sentence, measured.fault(result)))))
     if result.elsewhere:
