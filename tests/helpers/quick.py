@@ -8,6 +8,9 @@ from advisor.advice.search.search import Search
 
 
 def only_the_decision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No random search, no flip points."""
+    """No random search, no flip points, and no report drawn."""
+    monkeypatch.setattr(
+        "advisor.commands.planning.write_analysis_page", lambda folder, *_: folder / "report.html"
+    )
     monkeypatch.setattr(Search, "random", lambda *_, **__: None)
     monkeypatch.setattr("advisor.advice.simulated.find_flips", lambda *_, **__: [])
