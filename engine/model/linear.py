@@ -2,8 +2,9 @@
 
 They are stored in oneDNN's own order: plain `linear` reorders them in every call, which costs about as much as
 the product of a small decode batch. What follows a product elementwise is part of it. Some CPUs multiply
-float32 faster than bfloat16 (AVX-512 without AMX); there a product of many tokens reads its weights back as
-float32, which costs a pass over them and no memory that stays.
+float32 faster than bfloat16 (AVX-512 without AMX; without AVX-512 a hundred times, and in no order of
+oneDNN's); there a product of many tokens reads its weights as float32, which costs a pass over them and no
+memory that stays.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from engine.model.ops import Ops
 from engine.model.race import best_times
 
 WIDE_FROM = 128  # tokens; ours: where reading weights back pays on a CPU whose float32 is 1.8 times as fast
+PLAIN_WIDE_FROM = 8  # tokens; ours: the same where weights lie as they are, on a CPU without AVX-512
 _WIDE_GAIN = 1.3  # ours
 _RACE_SIZE = 512
 _RACE_S = 0.03
@@ -30,16 +32,16 @@ class Linear:
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         self._packed = _packs(weight)
-        self._wide_from = _wide_from(self._packed)
+        self._wide_from = _wide_from(weight, packed=self._packed)
         self._weight = _mkldnn._reorder_linear_weight(weight) if self._packed else weight
         self._bias = bias
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x: [tokens, in] to [tokens, out]."""
-        if not self._packed:
-            return linear(x, self._weight, self._bias)
         if len(x) >= self._wide_from:
             return _wide(x.float(), self._weight, self._bias).to(x.dtype)
+        if not self._packed:
+            return linear(x, self._weight, self._bias)
         out: torch.Tensor = _mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
         return out
 
@@ -50,7 +52,7 @@ class GatedLinear:
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, ops: Ops) -> None:
         self._ops = ops
         self._packed = _packs(weight)
-        self._wide_from = _wide_from(self._packed)
+        self._wide_from = _wide_from(weight, packed=self._packed)
         self._parts: list[tuple[Any, torch.Tensor | None]] = []
         if self._packed:
             biases = (None, None) if bias is None else bias.chunk(2)
@@ -83,14 +85,18 @@ def _packs(weight: torch.Tensor) -> bool:
     )
 
 
-def _wide_from(packed: bool) -> float:
+def _wide_from(weight: torch.Tensor, *, packed: bool) -> float:
     """Tokens from which a product is made in float32."""
-    return WIDE_FROM if packed and _float32_is_faster(torch.get_num_threads()) else float("inf")
+    narrow = weight.dtype == torch.bfloat16 and weight.device.type == "cpu"
+    if not narrow or not _float32_is_faster(torch.get_num_threads()):
+        return float("inf")
+    return WIDE_FROM if packed else PLAIN_WIDE_FROM
 
 
-def _wide(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """x: [tokens, in] float32, and so is the result."""
-    return linear(x, packed.to_dense(torch.float32), None if bias is None else bias.float())
+def _wide(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """x: [tokens, in] float32, and so is the result; the weight, packed or not, stays as it is."""
+    wide = weight.to_dense(torch.float32) if weight.is_mkldnn else weight.float()
+    return linear(x, wide, None if bias is None else bias.float())
 
 
 @cache

@@ -61,18 +61,22 @@ def test_a_gated_layer_is_silu_of_the_gate_times_the_rest(
     torch.testing.assert_close(ours.double(), exact, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("packs", [True, False])
 def test_wide_products_are_chosen_by_the_race_and_from_so_many_tokens_on(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, packs: bool
 ) -> None:
     weight = torch.ones(8, 8, dtype=torch.bfloat16)
-    if not linears._packs(weight):
+    if packs and not linears._packs(weight):
         pytest.skip("this CPU has no packed bfloat16 product")
+    if not packs:
+        monkeypatch.setattr(linears, "_packs", lambda _weight: False)
+    least = linears.WIDE_FROM if packs else linears.PLAIN_WIDE_FROM
     tokens: list[int] = []
     wide = linears._wide
     monkeypatch.setattr(linears, "_wide", lambda x, *rest: tokens.append(len(x)) or wide(x, *rest))
     for faster in (False, True):
         monkeypatch.setattr(linears, "_float32_is_faster", lambda _threads, faster=faster: faster)
         with torch.inference_mode():
-            for count in (linears.WIDE_FROM - 1, linears.WIDE_FROM):
+            for count in (least - 1, least):
                 Linear(weight)(torch.ones(count, 8, dtype=torch.bfloat16))
-        assert tokens == ([linears.WIDE_FROM] if faster else [])
+        assert tokens == ([least] if faster else [])
