@@ -58,5 +58,9 @@ def proof(evidence: Evidence) -> str:
 
 
 def share(value: float) -> str:
-    """A share in per cent, four digits at most: `93%`, `92.67%`."""
-    return f"{100 * value:.4g}%"
+    """`93.4%`; no `.0`, and as many digits as it takes to tell it from 100 %."""
+    for digits in (1, 2, 3):
+        text = f"{value:.{digits}%}"
+        if value >= 1 or not text.startswith("100"):
+            break
+    return text.replace(".0%", "%") if digits == 1 else text

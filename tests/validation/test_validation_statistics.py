@@ -212,15 +212,15 @@ def latencies(p99_gap_s: float | None = None) -> Latencies:
 @pytest.mark.parametrize(
     ("good", "requests", "target", "word", "reason"),
     [
-        (290, 300, 0.9, "PASS", "96.67% of 300 requests kept the targets, 10 missed; 90% wanted, "
+        (290, 300, 0.9, "PASS", "96.7% of 300 requests kept the targets, 10 missed; 90% wanted, "
          "which up to 21 misses prove at 95% confidence"),
-        (275, 300, 0.9, "LIKELY PASS", "91.67% of 300 requests kept the targets, 25 missed; 90% wanted, "
+        (275, 300, 0.9, "LIKELY PASS", "91.7% of 300 requests kept the targets, 25 missed; 90% wanted, "
          "which it takes at most 21 misses to prove"),
         (20, 20, 0.9, "LIKELY PASS", "100% of 20 requests kept the targets, 0 missed; 90% wanted, "
          "which it takes 29 requests at least to prove"),
         (20, 20, 1.0, "LIKELY PASS", "100% of 20 requests kept the targets, 0 missed; 100% wanted, "
          "which no number of requests proves"),
-        (265, 300, 0.9, "LIKELY FAIL", "88.33% of 300 requests kept the targets, 35 missed; 90% wanted, "
+        (265, 300, 0.9, "LIKELY FAIL", "88.3% of 300 requests kept the targets, 35 missed; 90% wanted, "
          "which it takes 40 misses to refute"),
         (0, 1, 0.9, "LIKELY FAIL", "0% of 1 requests kept the targets, 1 missed; 90% wanted; "
          "too few to refute it"),
